@@ -1,0 +1,1 @@
+"""Clean noisy video with unrolled transformers whose loss goes down layer after layer."""
