@@ -5,7 +5,8 @@ apart, s a divisor of p, so a frame cut into s×s *blocks* holds everything: a p
 blocks, k = p / s. Working on blocks makes overlap-add k² shifted additions instead of a scatter.
 
 Axes: B batch, T frames, C channels, H W pixels, h w places, n = p² pixels of a patch (ordered block by
-block), s² pixels of a block. Blocks are (B, h+k−1, w+k−1, T, C, s²), patches (B, h, w, T, C, n).
+block), s² pixels of a block. Colour frames are turned to one luma and two chroma axes by a rotation, under
+which white noise stays white with the same σ. Blocks are (B, h+k−1, w+k−1, T, C, s²), patches (B, h, w, T, C, n).
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange
 from torch import Tensor
+
+# Rows: luma (R+G+B)/√3, chroma (R−B)/√2 and (R−2G+B)/√6. Orthonormal.
+OPPONENT = (
+    (3**-0.5, 3**-0.5, 3**-0.5),
+    (2**-0.5, 0.0, -(2**-0.5)),
+    (6**-0.5, -2 * 6**-0.5, 6**-0.5),
+)
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,8 @@ class PatchGrid:
     def to_blocks(self, frames: Tensor) -> Tensor:
         """Cut frames (B, T, C, H, W) into blocks (B, h+k−1, w+k−1, T, C, s²), mirrored at the border.
 
+        Three channels are taken as RGB and rotated by ``OPPONENT``.
+
         Raises:
             ValueError: if a frame is smaller than one patch.
         """
@@ -69,6 +79,8 @@ class PatchGrid:
             )
         top, bottom = self.padding(height)
         left, right = self.padding(width)
+        if frames.shape[2] == 3:
+            frames = torch.einsum("ij,btjhw->btihw", frames.new_tensor(OPPONENT), frames)
         flat = F.pad(rearrange(frames, "b t c h w -> (b t) c h w"), (left, right, top, bottom), mode="reflect")
         s = self.stride
         return rearrange(flat, "(b t) c (h s1) (w s2) -> b h w t c (s1 s2)", b=b, t=t, s1=s, s2=s)
@@ -77,7 +89,10 @@ class PatchGrid:
         """Put blocks back together and cut the padding off: the inverse of :meth:`to_blocks`."""
         s, before = self.stride, self.patch - self.stride
         frames = rearrange(blocks, "b h w t c (s1 s2) -> b t c (h s1) (w s2)", s1=s, s2=s)
-        return frames[..., before : before + height, before : before + width]
+        frames = frames[..., before : before + height, before : before + width]
+        if frames.shape[2] == 3:
+            frames = torch.einsum("ij,btihw->btjhw", frames.new_tensor(OPPONENT), frames)
+        return frames
 
     def unfold(self, blocks: Tensor) -> Tensor:
         """Gather patches (B, h, w, T, C, n) from blocks: each block is copied into its k² patches."""
