@@ -1,0 +1,292 @@
+"""A model and a stream of noisy frames make a stream of clean ones, in bounded memory.
+
+Time is cut into windows that overlap and are cross-faded, frames into tiles with a halo as wide as the
+network sees, so that neither leaves a seam. This is the one place where the user's scale (σ and frames on
+0–255) meets the inner one ([0, 1]).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from statistics import median
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vdenoise.models import load
+from vdenoise.noise import estimate_sigma
+
+WINDOW = 30  # frames the network sees at once: more of them average a still background better
+OVERLAP = 6  # frames shared by two windows and cross-faded
+TILE = 384  # side of a tile in pixels, without its halo: bounds memory whatever the frame's size
+
+Frames = TypeVar("Frames", np.ndarray, Tensor)
+
+
+def denoise(
+    frames: Frames,
+    model: Any = "dust",
+    sigma: float | str = "auto",
+    device: str = "auto",
+    *,
+    window: int = WINDOW,
+) -> Frames:
+    """Clean a clip that is in memory.
+
+    Args:
+        frames: numpy (T, H, W) or (T, H, W, C), or torch (T, C, H, W); C is 1 (grey) or 3 (RGB). Integers
+            span their type's range (uint8: 0–255), floats 0–1.
+        model: a shipped checkpoint's name, a checkpoint's path, or a model.
+        sigma: deviation of the noise on the 0–255 scale, or "auto" to estimate it from the frames.
+        device: "auto" (CUDA where there is one), or a torch device.
+        window: frames the network sees at once.
+
+    Returns:
+        The clean clip: the same type, shape and dtype.
+
+    Raises:
+        ValueError: for frames of another shape, dtype or range, or a model that can't be found.
+
+    Example:
+        >>> import numpy as np, vdenoise
+        >>> noisy = np.random.default_rng(0).integers(0, 255, (4, 32, 32), dtype=np.uint8)
+        >>> vdenoise.denoise(noisy, sigma=25).shape
+        (4, 32, 32)
+    """
+    tensor, restore_type = _to_tensor(frames)
+    net, device = resolve(model, device)
+    cleaner = _Cleaner(net, sigma, device, tensor if sigma == "auto" else None)
+    clean = torch.cat(list(_windows(_singly(tensor), cleaner, window)))
+    return cast(Frames, restore_type(clean))
+
+
+def denoise_stream(
+    frames: Iterable[np.ndarray],
+    model: Any = "dust",
+    sigma: float | str = "auto",
+    device: str = "auto",
+    *,
+    window: int = WINDOW,
+) -> Iterator[np.ndarray]:
+    """Clean frames as they come; memory holds one window, whatever the length.
+
+    Args:
+        frames: uint8 or uint16 arrays (H, W, C), C = 1 or 3, all alike.
+        model: as in :func:`denoise`.
+        sigma: as in :func:`denoise`; "auto" is the median of the estimates of the windows so far.
+        device: as in :func:`denoise`.
+        window: frames the network sees at once; output lags input by at most this many.
+
+    Yields:
+        One clean frame for every frame, of the same shape and dtype, in order.
+    """
+    net, device = resolve(model, device)
+    cleaner = _Cleaner(net, sigma, device)
+    dtypes: deque[np.dtype] = deque()
+
+    def tensors() -> Iterator[Tensor]:
+        for frame in frames:
+            if frame.ndim != 3:
+                raise ValueError(f"a frame must have shape (H, W, C), got {frame.shape}; add the axis with frame[..., None]")
+            dtypes.append(frame.dtype)
+            yield _to_tensor(frame[None])[0]
+
+    for clean in _windows(tensors(), cleaner, window):
+        yield _quantise(clean[0].permute(1, 2, 0).numpy(), dtypes.popleft())
+
+
+def layer_estimates(frames: np.ndarray, model: Any, sigma: float, device: str = "auto") -> list[np.ndarray]:
+    """The estimate after every layer, for pictures of the descent.
+
+    Args:
+        frames: one short clip, numpy (T, H, W, C), cleaned as one window.
+        model: as in :func:`denoise`.
+        sigma: on the 0–255 scale.
+        device: as in :func:`denoise`.
+
+    Returns:
+        L arrays of ``frames``' shape and float32, on the 0–255 scale, not rounded.
+    """
+    tensor, _ = _to_tensor(frames)
+    net, device = resolve(model, device)
+    with torch.inference_mode():
+        outputs = net.iterates(tensor[None].to(device), sigma / 255)
+    return [(x[0].clamp(0, 1) * 255).permute(0, 2, 3, 1).cpu().numpy() for x in outputs]
+
+
+def resolve(model: Any, device: str) -> tuple[Any, str]:
+    """The model itself, on the device that was asked for.
+
+    Raises:
+        ValueError: for a device that this machine has not.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ValueError(f"device {device!r} can't be used here ({str(error).splitlines()[0]}); try 'cpu'") from error
+    net = load(model, device) if not isinstance(model, torch.nn.Module) else model.to(device).eval()
+    return net, device
+
+
+class _Cleaner:
+    """One window in, one clean window out; keeps the noise level that it goes by."""
+
+    def __init__(self, net: Any, sigma: float | str, device: str, clip: Tensor | None = None) -> None:
+        if isinstance(sigma, str):
+            if sigma != "auto":
+                raise ValueError(f'sigma must be a number on the 0–255 scale or "auto", got {sigma!r}')
+            self.fixed = None if clip is None else estimate_sigma(clip)
+        else:
+            if not 0 <= sigma <= 255:
+                raise ValueError(f"sigma must lie in 0–255, got {sigma}")
+            self.fixed = sigma / 255
+        self.net, self.device, self.estimates = net, device, list[float]()
+
+    def sigma(self, window: Tensor) -> float:
+        if self.fixed is not None:
+            return self.fixed
+        self.estimates.append(estimate_sigma(window))
+        return median(self.estimates)
+
+    @torch.inference_mode()
+    def __call__(self, window: Tensor) -> Tensor:
+        """(T, C, H, W) to the same, on the CPU."""
+        sigma = self.sigma(window)
+        return by_tiles(lambda x: self.net(x[None].to(self.device), sigma)[0].cpu(), window, halo(self.net))
+
+
+def halo(net: Any) -> tuple[int, int]:
+    """(pixels, step): how far an output pixel looks, and what tile corners must be multiples of.
+
+    Every layer passes patches on to the overlapping ones, p − s pixels further, and so does the readout.
+    """
+    grid, layers = net.grid, net.config.layers
+    reach = layers * (grid.patch - grid.stride) + grid.patch
+    return -(-reach // grid.stride) * grid.stride, grid.stride
+
+
+def by_tiles(
+    function: Callable[[Tensor], Tensor], frames: Tensor, margin: tuple[int, int], tile: int = TILE
+) -> Tensor:
+    """Apply a function of limited reach tile by tile; the result is that of the whole frame.
+
+    Args:
+        function: (T, C, h, w) to the same shape.
+        frames: (T, C, H, W).
+        margin: (halo, step) as :func:`halo` gives it.
+        tile: side of a tile without its halo.
+    """
+    reach, step = margin
+    height, width = frames.shape[-2:]
+    if height <= tile + 2 * reach and width <= tile + 2 * reach:
+        return function(frames)
+    tile = max(step, tile // step * step)
+    out = torch.empty_like(frames)
+    for top in range(0, height, tile):
+        for left in range(0, width, tile):
+            bottom, right = min(top + tile, height), min(left + tile, width)
+            y, x = max(0, top - reach), max(0, left - reach)
+            part = function(frames[..., y : bottom + reach, x : right + reach])
+            out[..., top:bottom, left:right] = part[..., top - y : bottom - y, left - x : right - x]
+    return out
+
+
+def _windows(frames: Iterable[Tensor], clean: Callable[[Tensor], Tensor], length: int) -> Iterator[Tensor]:
+    """Clean overlapping windows and cross-fade them: yields (1, C, H, W), one for every frame.
+
+    The last window reaches back to its full length, so that the last frames have as many neighbours as any.
+    """
+    if length < 1:
+        raise ValueError(f"window must be at least 1 frame, got {length}")
+    overlap = min(OVERLAP, length // 2)
+    recent: deque[Tensor] = deque(maxlen=length)
+    faded = None  # the end of the last window, waiting for its other half
+    fresh = 0  # frames in `recent` that no window has seen
+    for frame in frames:
+        if recent and frame.shape != recent[-1].shape:
+            raise ValueError(
+                f"all frames must be alike, got {tuple(frame.shape[1:])} after {tuple(recent[-1].shape[1:])}"
+            )
+        recent.append(frame)
+        fresh += 1
+        if fresh == length - (overlap if faded is not None else 0):
+            done = _crossfade(faded, clean(torch.cat(list(recent))))
+            yield from done[: length - overlap].split(1)
+            faded, fresh = done[length - overlap :], 0
+    if fresh:
+        done = clean(torch.cat(list(recent)))
+        waiting = fresh + (0 if faded is None else len(faded))
+        yield from _crossfade(faded, done[len(done) - waiting :]).split(1)
+    elif faded is not None:
+        yield from faded.split(1)
+
+
+def _crossfade(old: Tensor | None, new: Tensor) -> Tensor:
+    """Go over from the end of one window to the beginning of the next."""
+    if old is None or not len(old):
+        return new
+    weight = torch.arange(1, len(old) + 1).view(-1, 1, 1, 1) / (len(old) + 1)
+    return torch.cat([torch.lerp(old, new[: len(old)], weight), new[len(old) :]])
+
+
+def _singly(tensor: Tensor) -> Iterator[Tensor]:
+    yield from tensor.split(1)
+
+
+def _to_tensor(frames: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
+    """(T, C, H, W) float32 in [0, 1], and the way back to what the caller gave."""
+    if isinstance(frames, np.ndarray):
+        if frames.ndim not in (3, 4) or (frames.ndim == 4 and frames.shape[-1] not in (1, 3)):
+            raise ValueError(f"frames must have shape (T, H, W), (T, H, W, 1) or (T, H, W, 3), got {frames.shape}")
+        dtype, gray = frames.dtype, frames.ndim == 3
+        array = frames[..., None] if gray else frames
+        peak = _peak(dtype)
+        tensor = torch.from_numpy(np.ascontiguousarray(np.moveaxis(array, -1, 1)).astype(np.float32)) / peak
+        _check(tensor, frames.shape)
+
+        def back(clean: Tensor) -> np.ndarray:
+            array = _quantise(np.moveaxis(clean.numpy(), 1, -1), dtype)
+            return array[..., 0] if gray else array
+
+        return tensor, back
+    if isinstance(frames, Tensor):
+        if frames.ndim != 4 or frames.shape[1] not in (1, 3):
+            raise ValueError(f"frames must have shape (T, C, H, W) with C = 1 or 3, got {tuple(frames.shape)}")
+        kind, where = frames.dtype, frames.device
+        dtype = torch.empty(0, dtype=kind).numpy().dtype if kind != torch.bfloat16 else np.dtype(np.float32)
+        tensor = frames.detach().cpu().float() / _peak(dtype)
+        _check(tensor, tuple(frames.shape))
+        return tensor, lambda clean: torch.from_numpy(_quantise(clean.numpy(), dtype)).to(where, kind)
+    raise ValueError(f"frames must be a numpy array or a torch tensor, got {type(frames).__name__}")
+
+
+def _check(tensor: Tensor, shape: tuple[int, ...]) -> None:
+    if not tensor.numel():
+        raise ValueError(f"frames are empty, shape {tuple(shape)}; give at least one frame")
+    low, high = tensor.aminmax()
+    if not (low >= -2 and high <= 3):  # also catches NaN; noise may well leave [0, 1]
+        raise ValueError(
+            f"float frames must lie in 0–1 (plus noise) and be finite, got {float(low):.4g} to {float(high):.4g};"
+            " divide by 255, or give uint8"
+        )
+
+
+def _peak(dtype: np.dtype) -> float:
+    if np.issubdtype(dtype, np.floating):
+        return 1.0
+    if dtype in (np.uint8, np.uint16):
+        return float(np.iinfo(dtype).max)
+    raise ValueError(f"frames must be uint8, uint16 or float, got {dtype}")
+
+
+def _quantise(frames: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """[0, 1] to the caller's dtype: integers are rounded and clipped, floats stay as they are."""
+    if np.issubdtype(dtype, np.floating):
+        return frames.astype(dtype)
+    peak = np.iinfo(dtype).max
+    return np.clip(np.rint(frames * peak), 0, peak).astype(dtype)
