@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from vdenoise.models.tokens import OverlapAdd, PatchGrid, as_sigma
 from vdenoise.ops import gaussian_attention, soft_threshold
 
+PLACES = 48  # of a piece at inference: its codes fit in the cache, and Python's overhead stays small
 FEATURE_FLOOR = 0.02  # ε: keeps the features finite on a clean clip; about 5 grey levels
 
 
@@ -140,14 +141,21 @@ class DUST(nn.Module):
         level = as_sigma(sigma, noisy)
         height, width = noisy.shape[-2:]
         observed = self.grid.to_blocks(noisy)
-        patches = self.grid.unfold(observed)
-        mean = patches.mean(dim=(3, 5), keepdim=True)  # of a place over its whole sequence
-        codes, residual, outputs = None, mean - patches, []
-        for step in self.steps:
-            codes = step(codes, residual, level)
-            estimate = self.overlap_add(codes @ step.dictionary + mean)
+        # Training sees the grid whole; inference goes through it in pieces that stay in the processor's cache.
+        pieces = self.grid.pieces(observed, None if torch.is_grad_enabled() else PLACES)
+        means = [self.grid.unfold(observed[blocks]).mean(dim=(3, 5), keepdim=True) for _, blocks in pieces]
+        codes: list[Tensor | None] = [None] * len(pieces)
+        weight = self.overlap_add.weight(observed)
+        difference, outputs = -observed, []
+        for index, step in enumerate(self.steps):
+            parts = []
+            for i, (_, blocks) in enumerate(pieces):
+                residual = self.grid.unfold(difference[blocks])
+                codes[i] = step(codes[i], residual + means[i] if index == 0 else residual, level)
+                parts.append(self.overlap_add(codes[i] @ step.dictionary + means[i]))
+            estimate = self.grid.join(parts, pieces, observed) / weight
+            difference = estimate - observed
             outputs.append(self.grid.from_blocks(estimate, height, width))
-            residual = self.grid.unfold(estimate - observed)
         return outputs
 
     def forward(self, noisy: Tensor, sigma: float | Tensor) -> Tensor:

@@ -26,6 +26,9 @@ OPPONENT = (
 )
 
 
+Region = tuple[slice, slice, slice]
+
+
 @dataclass(frozen=True)
 class PatchGrid:
     """How frames are cut into patches.
@@ -94,6 +97,36 @@ class PatchGrid:
             frames = torch.einsum("ij,btihw->btjhw", frames.new_tensor(OPPONENT), frames)
         return frames
 
+    def pieces(self, blocks: Tensor, places: int | None) -> list[tuple[Region, Region]]:
+        """Cut a grid into rectangles of about ``places`` places; None leaves it whole.
+
+        Returns:
+            For each: the region of its places and, one block wider per overlap, the region of its blocks.
+        """
+        k = self.overlap
+        h, w = (size - k + 1 for size in blocks.shape[1:3])
+        side = max(h, w) if places is None else max(1, round(places**0.5))
+        found = []
+        for i in range(0, h, side):
+            for j in range(0, w, side):
+                rows, cols = min(side, h - i), min(side, w - j)
+                found.append(
+                    (
+                        (slice(None), slice(i, i + rows), slice(j, j + cols)),
+                        (slice(None), slice(i, i + rows + k - 1), slice(j, j + cols + k - 1)),
+                    )
+                )
+        return found
+
+    def join(self, parts: list[Tensor], pieces: list[tuple[Region, Region]], like: Tensor) -> Tensor:
+        """Add up the blocks of all pieces into those of the whole grid, shaped as ``like``."""
+        if len(parts) == 1:
+            return parts[0]
+        whole = torch.zeros_like(like)
+        for part, (_, region) in zip(parts, pieces, strict=True):
+            whole[region] += part
+        return whole
+
     def unfold(self, blocks: Tensor) -> Tensor:
         """Gather patches (B, h, w, T, C, n) from blocks: each block is copied into its k² patches."""
         k = self.overlap
@@ -121,7 +154,8 @@ class OverlapAdd(torch.nn.Module):
 
     .. math:: \hat x = \frac{\mathrm{fold}(v \odot P)}{\mathrm{fold}(v)}, \quad v = \exp(\omega),\ \omega \in R^n
 
-    The window ω is learned, starting at 0 (a plain mean). Blocks in, blocks out.
+    The window ω is learned, starting at 0 (a plain mean). ``forward`` gives the numerator, ``weight`` the
+    denominator, so that a grid can be added up piece by piece and divided once.
     """
 
     def __init__(self, grid: PatchGrid) -> None:
@@ -130,12 +164,12 @@ class OverlapAdd(torch.nn.Module):
         self.log_window = torch.nn.Parameter(torch.zeros(grid.pixels))
 
     def forward(self, patches: Tensor) -> Tensor:
-        """Patches (B, h, w, T, C, n) to blocks (B, h+k−1, w+k−1, T, C, s²)."""
-        window = self.log_window.exp()
-        return self.grid.fold(patches * window) / self.weight(patches.shape[1], patches.shape[2])
+        """The numerator: patches (B, h, w, T, C, n) to blocks (B, h+k−1, w+k−1, T, C, s²)."""
+        return self.grid.fold(patches * self.log_window.exp())
 
-    def weight(self, rows: int, cols: int) -> Tensor:
-        """The denominator fold(v) of a grid of rows×cols places: (1, h+k−1, w+k−1, 1, 1, s²)."""
+    def weight(self, blocks: Tensor) -> Tensor:
+        """The denominator for the whole grid of ``blocks``: (1, h+k−1, w+k−1, 1, 1, s²)."""
+        rows, cols = (size - self.grid.overlap + 1 for size in blocks.shape[1:3])
         return self.grid.fold(self.log_window.exp().expand(1, rows, cols, 1, 1, -1))
 
 
