@@ -17,6 +17,7 @@ class TrainConfig:
         root: where the data lies; None is the data set's usual place.
         out: file of the trained model.
         frames: T, frames of a training clip.
+        short_share: share of the steps on clips cut to a random shorter T, so that a few frames do too.
         crop: side of a training clip in pixels.
         batch: clips per step; half as many in a colour step.
         colour_share: share of the steps on colour clips; the others see luma.
@@ -51,9 +52,10 @@ class TrainConfig:
     data: str = "open"
     root: str | None = None
     out: str = "runs/dust.pt"
-    frames: int = 8
+    frames: int = 12
+    short_share: float = 0.2
     crop: int = 48
-    batch: int = 4
+    batch: int = 3
     colour_share: float = 0.25
     steps: int = 12_000
     minutes: float | None = None
@@ -82,7 +84,7 @@ class TrainConfig:
         for name in ("frames", "crop", "batch", "steps", "segment", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("colour_share", "clipped"):
+        for name in ("colour_share", "short_share", "clipped"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"--{name.replace('_', '-')} is a share and lies in 0–1, got {getattr(self, name)}")
         if not 0 <= self.sigma[0] <= self.sigma[1]:

@@ -65,7 +65,7 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
             generator = torch.Generator().manual_seed(config.seed * 1_000_003 + segment)
             stream.set_epoch(segment)
             model.train()
-            for clean in islice(_batches(stream, config), config.segment):
+            for clean in islice(_batches(stream, config, generator), config.segment):
                 spent = _spent(config, step, elapsed + time.monotonic() - started)
                 if step == config.steps or spent >= 1:
                     break
@@ -146,7 +146,7 @@ def layer_losses(
     return (torch.stack(errors) / scale).mean(dim=1)
 
 
-def _batches(stream: Any, config: TrainConfig) -> Iterator[Tensor]:
+def _batches(stream: Any, config: TrainConfig, generator: torch.Generator) -> Iterator[Tensor]:
     """Clean clips (B, T, C, crop, crop) in [0, 1]: luma, or every few steps colour in half the number."""
     samples = iter(stream)
     every = round(1 / config.colour_share) if config.colour_share else 0
@@ -156,6 +156,8 @@ def _batches(stream: Any, config: TrainConfig) -> Iterator[Tensor]:
         colour = every and step % every == 0
         count = max(1, config.batch // 2) if colour else config.batch
         clips = torch.stack(list(islice(samples, count))).float() / 255
+        if torch.rand((), generator=generator) < config.short_share:
+            clips = clips[:, : int(torch.randint(1, config.frames + 1, (), generator=generator))]
         if not colour and clips.shape[2] == 3:
             clips = torch.einsum("c,btchw->bthw", clips.new_tensor(LUMA), clips).unsqueeze(2)
         yield clips

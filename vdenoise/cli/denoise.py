@@ -1,0 +1,83 @@
+"""``vdenoise noisy.mp4 clean.mp4``: a noisy file in, a clean one out, with its sound and timing."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+import vdenoise
+from vdenoise.models.registry import shipped
+from vdenoise.restore import WINDOW
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The command line of ``vdenoise``."""
+    parser = argparse.ArgumentParser(
+        prog="vdenoise", description="Clean a noisy video; sound, timing and colours stay as they are."
+    )
+    parser.add_argument("input", help="a video file, or a folder of images")
+    parser.add_argument("output", help="the clean video")
+    parser.add_argument(
+        "--model", default="dust", help=f"a checkpoint's path, or one of: {', '.join(shipped())} (default: dust)"
+    )
+    parser.add_argument(
+        "--sigma", type=_sigma, default="auto", help="noise deviation on the 0–255 scale, or auto (default)"
+    )
+    parser.add_argument("--device", default="auto", help="auto (default), cpu, cuda, cuda:1 …")
+    parser.add_argument(
+        "--window", type=int, default=WINDOW, help=f"frames the network sees at once (default: {WINDOW})"
+    )
+    parser.add_argument(
+        "--backend", default="auto", choices=["auto", "decord", "pyav"], help="what decodes the input (default: auto)"
+    )
+    parser.add_argument("--crf", type=int, default=None, help="quality of the output, lower is better (default: the codec's)")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
+    parser.add_argument("--quiet", action="store_true", help="no progress bar")
+    parser.add_argument("--version", action="version", version=f"vdenoise {vdenoise.__version__}")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code: 0 done, 2 bad input, 130 interrupted."""
+    args = build_parser().parse_args(argv)
+    logging.basicConfig(format="vdenoise: %(message)s", level=logging.WARNING if args.quiet else logging.INFO)
+    try:
+        clean_file(args)
+    except (ValueError, OSError) as error:
+        print(f"vdenoise: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("vdenoise: stopped; no output was written", file=sys.stderr)
+        return 130
+    return 0
+
+
+def clean_file(args: argparse.Namespace) -> None:
+    """Read, clean and write, frame by frame."""
+    model = vdenoise.load(args.model)
+    options = {} if args.crf is None else {"crf": args.crf}
+    with (
+        vdenoise.open(args.input, backend=args.backend) as reader,
+        vdenoise.Writer(args.output, like=reader, overwrite=args.overwrite, **options) as writer,
+        tqdm(total=len(reader), unit="frame", disable=args.quiet, dynamic_ncols=True) as bar,
+    ):
+        for frame in vdenoise.denoise_stream(reader, model, args.sigma, args.device, window=args.window):
+            writer.write(frame)
+            bar.update()
+
+
+def _sigma(text: str) -> float | str:
+    if text == "auto":
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"takes a number on the 0–255 scale or auto, got {text!r}") from None
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
