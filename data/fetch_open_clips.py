@@ -331,6 +331,7 @@ def _size(path: Path) -> dict[str, int]:
     import cv2
 
     image = cv2.imread(str(path), cv2.IMREAD_UNCHANGED)
+    assert image is not None, path  # it was decoded a moment ago
     return {"width": image.shape[1], "height": image.shape[0], "frames": 1}
 
 
