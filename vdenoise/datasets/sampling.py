@@ -178,7 +178,7 @@ class ClipStream(LaneStream):
     opened where the samples are made, that is inside the worker: Decord hangs when a reader crosses a fork.
 
     Args:
-        sources: The videos.
+        sources: The videos; one named twice is visited twice a pass.
         frames: Window length T.
         plan: How crops are taken.
         seed: Everything random follows from it.
