@@ -11,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+import cv2
 import numpy as np
 import torch
 from numpy.random import Generator, SeedSequence
-from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
 def generator(*key: int) -> Generator:
@@ -118,3 +119,36 @@ def shuffled(samples: Iterator[torch.Tensor], size: int, rng: Generator) -> Iter
         yield sample
     for i in rng.permutation(len(held)):
         yield held[i]
+
+
+def loader(stream: LaneStream, batch: int, workers: int = 0) -> DataLoader[torch.Tensor]:
+    """A DataLoader of uint8 batches (B, T, C, S, S), the same bytes for any number of workers.
+
+    Workers are spawned, not forked: Decord hangs in a fork of a process that has used it.
+
+    Args:
+        stream: Where samples come from; its ``block`` becomes ``batch``.
+        batch: B.
+        workers: Worker processes, 0 or a divisor of ``stream.lanes``. The script that asks for them needs the
+            usual ``if __name__ == "__main__"`` guard.
+
+    Raises:
+        ValueError: The number of workers does not divide the number of lanes.
+    """
+    if workers and stream.lanes % workers:
+        raise ValueError(
+            f"workers={workers}: expected 0 or a divisor of lanes={stream.lanes}; change one of the two"
+        )
+    stream.block = batch
+    return DataLoader(
+        stream,
+        batch_size=batch,
+        num_workers=workers,
+        drop_last=True,
+        multiprocessing_context="spawn" if workers else None,
+        worker_init_fn=_one_thread,
+    )
+
+
+def _one_thread(_: int) -> None:
+    cv2.setNumThreads(1)  # as torch does in its workers: they share the cores already

@@ -81,6 +81,9 @@ class MovedStills(LaneStream):
         self.plan = plan or MotionPlan()
         self._pyramids: dict[int, list[np.ndarray]] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pyramids": {}}  # decoded photographs don't travel to workers
+
     def lane(self, index: int) -> Iterator[torch.Tensor]:
         """An endless sequence of samples."""
         rng = generator(self.seed, self.epoch, 4, self.rank, index)

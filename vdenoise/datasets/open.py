@@ -17,7 +17,6 @@ from vdenoise.datasets.motion import MovedStills
 from vdenoise.datasets.sampling import ClipStream, CropPlan
 from vdenoise.datasets.sources import FramesReader, Source
 
-
 # Visits per pass. Half of what cup and world show is one flat background; they say little beyond that.
 VISITS = {"bikes": 4, "bigbuckbunny": 4, "tree": 2}
 

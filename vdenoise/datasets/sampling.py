@@ -20,6 +20,7 @@ from vdenoise.datasets.lanes import LaneStream, generator, shuffled
 from vdenoise.datasets.sources import Source
 
 Window = tuple[int, ...]
+Augment = Callable[[torch.Tensor, Generator], torch.Tensor]
 
 
 def _drop(count: int, frames: int, stride: int) -> list[Window]:
@@ -190,6 +191,7 @@ class ClipStream(LaneStream):
         buffer: Samples in the shuffle buffer, shared evenly by the lanes.
         cache_mb: Megabytes of decoded video to keep in memory, per worker. 0 keeps none.
         passes: Passes over the sources; None never ends.
+        augment: Further change of a sample, such as :class:`~vdenoise.datasets.augment.KorniaVideo`.
         block, lanes, rank, world: See :class:`LaneStream`.
 
     Raises:
@@ -210,6 +212,7 @@ class ClipStream(LaneStream):
         buffer: int = 1024,
         cache_mb: float = 0,
         passes: int | None = None,
+        augment: Augment | None = None,
         **lane_settings: Any,
     ):
         super().__init__(seed=seed, **lane_settings)
@@ -218,14 +221,17 @@ class ClipStream(LaneStream):
             raise ValueError("sources is empty: expected at least one video")
         windows_of(1, frames, stride, boundary)  # complains here and not in a worker
         self.frames, self.plan, self.stride, self.boundary = frames, plan, stride, boundary
-        self.windows, self.crops, self.passes = windows, crops, passes
+        self.windows, self.crops, self.passes, self.augment = windows, crops, passes, augment
         self.buffer = max(buffer // self.lanes, 1)
         self.cache_mb = cache_mb
         self._cache: FrameCache | None = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": None}  # decoded frames don't travel to workers
+
     def lane(self, index: int) -> Iterator[torch.Tensor]:
         """The samples of every ``lanes``-th visit of this rank, shuffled."""
-        if self._cache is None:  # made here, not in __init__: a cache never travels to a worker
+        if self._cache is None:
             self._cache = FrameCache(self.cache_mb)
         return shuffled(
             self._samples(index), self.buffer, generator(self.seed, self.epoch, 1, self.rank, index)
@@ -243,7 +249,8 @@ class ClipStream(LaneStream):
             for window in self._windows(self.sources[which], rng):
                 gave = True
                 for _ in range(self.crops):
-                    yield take_crop(window, self.plan, rng)
+                    sample = take_crop(window, self.plan, rng)
+                    yield sample if self.augment is None else self.augment(sample, rng)
             if not gave:
                 barren.add(which)
             if len(barren) == count:
