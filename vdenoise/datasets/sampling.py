@@ -146,7 +146,8 @@ def oriented(clip: np.ndarray, rng: Generator) -> torch.Tensor:
 
 
 def _to_tensor(clip: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(clip.transpose(0, 3, 1, 2)))
+    # a copy even where numpy calls it contiguous: one reversed frame keeps a negative stride
+    return torch.from_numpy(clip.transpose(0, 3, 1, 2).copy(order="C"))
 
 
 class FrameCache:
