@@ -38,7 +38,8 @@ class TrainConfig:
         dual_lr: η_λ of the projected dual ascent.
         cadence: dual step per "batch" or per "epoch" (one segment).
         detach_previous: stop the gradient through f_{l−1} (an ablation; False is the exact Lagrangian).
-        cone: keep λ_l ≥ (1−α) λ_{l+1}, so that no layer is rewarded for getting worse (ours).
+        cone: keep λ_l ≥ (1−α) λ_{l+1}, so that no layer is rewarded for getting worse (ours). The price: the rays
+            of that cone are the constraints f_l ≤ (1−α)^l f_0, so it asks for descent from the input only.
         skip_first: no constraint on the first layer.
         resilience: cost a of the slack h(u) = a/2 ‖u‖²; None has no slack.
         segment: steps between two saves; data and noise are seeded anew per segment, so that a resumed run
@@ -70,10 +71,10 @@ class TrainConfig:
     noise_exponent: float = 1.0
     constrained: bool = True
     alpha: float = 0.1
-    dual_lr: float = 0.05
+    dual_lr: float = 0.02
     cadence: str = "batch"
     detach_previous: bool = False
-    cone: bool = True
+    cone: bool = False
     skip_first: bool = False
     resilience: float | None = None
     segment: int = 500
