@@ -222,7 +222,7 @@ def _windows(frames: Iterable[Tensor], clean: Callable[[Tensor], Tensor], length
         done = clean(torch.cat(list(recent)))
         waiting = fresh + (0 if faded is None else len(faded))
         yield from _crossfade(faded, done[len(done) - waiting :]).split(1)
-    elif faded is not None:
+    elif faded is not None and len(faded):
         yield from faded.split(1)
 
 
