@@ -21,7 +21,7 @@ from vdenoise.datasets.published import Published
 from vdenoise.datasets.shanghaitech import ShanghaiTech
 from vdenoise.datasets.ucsd import UCSD
 
-WIDTH, HEIGHT = 48, 40
+WIDTH, HEIGHT = 80, 40
 
 
 def level(index: int) -> np.ndarray:
@@ -219,7 +219,7 @@ def test_a_frame_of_another_size_counts_as_corrupt(tmp_path, caplog):
     images(tmp_path, ["1.png", "2.png", "3.png"])
     cv2.imwrite(str(tmp_path / "2.png"), np.zeros((8, 8, 3), np.uint8))
     assert order_of(FrameFolder("x", tmp_path)) == [0, 2]
-    assert "2.png: corrupt frame, is (8, 8) where the others are (40, 48)" in caplog.text
+    assert "2.png: corrupt frame, is (8, 8) where the others are (40, 80)" in caplog.text
 
 
 def test_a_folder_without_a_readable_frame_is_an_error(tmp_path):
@@ -277,7 +277,7 @@ def test_check_compares_with_the_published_numbers(avenue, ucsd, monkeypatch):
         ucsd
     )  # the file counts as published
     camera.published = Published((3, 2), None, (238, 158))
-    with pytest.raises(ValueError, match="training size: 48×40, published 238×158"):
+    with pytest.raises(ValueError, match="training size: 80×40, published 238×158"):
         camera.check(ucsd)
 
 
@@ -319,7 +319,7 @@ def test_folder_of_videos_of_images_and_of_both(tmp_path):
     images(tmp_path / "deep/c", ["1.tif"])
     assert names(Folder().training_videos(tmp_path / "deep")) == ["c"]
     assert names(Folder().training_videos(tmp_path / "a")) == ["a"]
-    assert "b: 6 frames, 48×40" in Folder().check(tmp_path)
+    assert "b: 6 frames, 80×40" in Folder().check(tmp_path)
     parts = tmp_path / "parts"
     for i, split in enumerate(("train", "val", "test")):
         avi(parts / split / f"{i}.avi")
