@@ -6,6 +6,7 @@ import json
 import math
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -136,9 +137,19 @@ def write_atomic(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write JSON, whole or not at all; what is not finite is an error."""
-    text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    write_text(path, text)
+    """Write JSON, whole or not at all; what is not finite is an error. A plain list takes one line."""
+    text = json.dumps(rounded(content), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    inner = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
+    write_text(path, inner.sub(lambda found: "[" + re.sub(r",\n\s*", ", ", found[1]) + "]", text))
+
+
+def rounded(value: Any) -> Any:
+    """The same with floats to 7 significant digits, more than any number here is good for."""
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [rounded(inner) for inner in value]
+    return float(f"{value:.7g}") if isinstance(value, float) else value
 
 
 def write_text(path: Path, text: str) -> None:

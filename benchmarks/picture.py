@@ -32,6 +32,7 @@ def build_parser() -> argparse.ArgumentParser:
     add("--constrained", default="dust_constrained", help="first curve (default: dust_constrained)")
     add("--unconstrained", default="dust_erm", help="second curve (default: dust_erm)")
     add("--sigma", type=float, default=25, help="noise on the 0–255 scale (default: 25)")
+    add("--curve-sigma", type=float, help="noise of the curves (default: what --constrained was trained at)")
     add("--clip", choices=list(BLOCKS), default="vtest", help="(default: vtest)")
     add("--frame", type=int, default=15, help="frame of the block that is shown (default: 15)")
     add("--crop", type=int, nargs=4, default=[40, 120, 150, 200], metavar=("TOP", "LEFT", "HEIGHT", "WIDTH"))
@@ -49,8 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def picture(args: argparse.Namespace) -> int:
     """Clean the block, measure every layer, draw."""
-    if not 0 < args.sigma <= 255:
-        raise ValueError(f"--sigma must lie in 0 < σ ≤ 255, got {args.sigma:g}")
+    for flag, sigma in (("sigma", args.sigma), ("curve-sigma", args.curve_sigma)):
+        if sigma is not None and not 0 < sigma <= 255:
+            raise ValueError(f"--{flag} must lie in 0 < σ ≤ 255, got {sigma:g}")
     device = pick_device(args.device)
     clean = read_block(args.root, args.clip, BLOCKS[args.clip])
     top, left, height, width = args.crop
@@ -62,9 +64,11 @@ def picture(args: argparse.Namespace) -> int:
         raise ValueError(f"--crop must lie inside {clean.shape[2]}×{clean.shape[1]} pixels, got {args.crop}")
     noisy = noisy_block(clean, args.sigma)
     restored = vdenoise.denoise(noisy, load(args.model, device), args.sigma, device)
+    constrained, unconstrained = load(args.constrained, device), load(args.unconstrained, device)
+    level = args.curve_sigma or sum(constrained.card["sigma"]) / 2
     curves = {
-        "layer descent": layer_rmse(noisy, clean, load(args.constrained, device), args.sigma, device),
-        "without": layer_rmse(noisy, clean, load(args.unconstrained, device), args.sigma, device),
+        "layer descent": layer_rmse(clean, constrained, level, device),
+        "without": layer_rmse(clean, unconstrained, level, device),
     }
     for name, curve in curves.items():
         print(f"{name}: {' → '.join(f'{value:.2f}' for value in curve)}")
@@ -74,19 +78,20 @@ def picture(args: argparse.Namespace) -> int:
         f"cleaned, {psnr(restored, clean):.1f} dB": restored[show],
         "truth": clean[show],
     }
-    write_atomic(args.out, lambda path: draw(crops, curves, path))
+    write_atomic(args.out, lambda path: draw(crops, curves, level, path))
     print(f"wrote {args.out}", file=sys.stderr)
     return 0
 
 
-def layer_rmse(noisy: np.ndarray, clean: np.ndarray, net: Any, sigma: float, device: str) -> list[float]:
-    """RMSE (0–255) of the input and of every layer over the block, (T, H, W) uint8."""
+def layer_rmse(clean: np.ndarray, net: Any, sigma: float, device: str) -> list[float]:
+    """RMSE (0–255) of the noisy block and of every layer, clean (T, H, W) uint8."""
+    noisy = noisy_block(clean, sigma)
     estimates = layer_estimates(noisy[..., None], net, sigma, device)
     frames = [noisy.astype(np.float64), *(x[..., 0].astype(np.float64) for x in estimates)]
     return [float(np.sqrt(np.mean((x - clean) ** 2))) for x in frames]
 
 
-def draw(crops: dict[str, np.ndarray], curves: dict[str, list[float]], path: Path) -> None:
+def draw(crops: dict[str, np.ndarray], curves: dict[str, list[float]], level: float, path: Path) -> None:
     """Three crops and the curves in one row.
 
     Raises:
@@ -106,7 +111,7 @@ def draw(crops: dict[str, np.ndarray], curves: dict[str, list[float]], path: Pat
         axes.set_axis_off()
     for (name, curve), style in zip(curves.items(), ("-", "--"), strict=True):
         right.plot(range(len(curve)), curve, "o" + style, color="C0", markersize=4, label=name)
-    right.set_title("error after every layer", fontsize=10)
+    right.set_title(f"error after every layer, σ {level:.0f}", fontsize=10)
     right.set_xlabel("layer (0: noisy input)", fontsize=9)
     right.set_ylabel("RMSE (0–255)", fontsize=9)
     right.set_ylim(bottom=0)

@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from common import markdown_table, summary, write_atomic, write_json
+from common import finite, markdown_table, rounded, summary, write_atomic, write_json
 
 POOLED = (
     "RMSE on the 0–255 scale: root of the mean squared error over every pixel and frame of a clip (all clips "
@@ -61,11 +61,21 @@ def pool(cells: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "rmse": summary([layers[-1] for layers in rmse]),
         "psnr": summary([layers[-1] for layers in psnr]),
-        "layers": [summary(values) for values in zip(*rmse, strict=True)],
-        "layers_psnr": [summary(values) for values in zip(*psnr, strict=True)],
+        "layers": by_layer(rmse),
+        "layers_psnr": by_layer(psnr),
         "descending": summary(descending) if descending else None,
         "ms_per_frame": summary(spent) if spent else None,
         "sigma_given": summary(told) if told else None,
+    }
+
+
+def by_layer(seeds: Sequence[Sequence[float]]) -> dict[str, Any]:
+    """Mean and deviation of every layer over the seeds, and the values: a list of layers for each seed."""
+    layers = [summary(values) for values in zip(*seeds, strict=True)]
+    return {
+        "mean": [layer["mean"] for layer in layers],
+        "std": [layer["std"] for layer in layers],
+        "values": [[finite(value) for value in seed] for seed in seeds],
     }
 
 
@@ -113,7 +123,7 @@ def layer_table(document: dict[str, Any], table: dict[str, Any]) -> str:
             continue
         index = trained_column(document, model)
         cell = row["cells"][index]
-        means = [layer["mean"] for layer in cell["layers"]]
+        means = cell["layers"]["mean"]
         falls = all(after < before for before, after in pairwise(means))
         rows.append(
             [
@@ -188,26 +198,16 @@ def write_csv(document: dict[str, Any], path: Path) -> None:
                 ):
                     share = None if cell["descending"] is None else cell["descending"]["mean"]
                     spent = None if cell["ms_per_frame"] is None else cell["ms_per_frame"]["median"]
-                    for layer, (rmse, psnr) in enumerate(
-                        zip(cell["layers"], cell["layers_psnr"], strict=True)
-                    ):
-                        start = [
-                            table["name"],
-                            row["model"],
-                            model["kind"],
-                            model["constrained"],
-                            value,
-                            sigma,
-                            layer,
-                        ]
-                        writer.writerow(
-                            [*start, rmse["mean"], rmse["std"], psnr["mean"], psnr["std"], share, spent]
-                        )
+                    columns = [cell[key][of] for key in ("layers", "layers_psnr") for of in ("mean", "std")]
+                    for layer, numbers in enumerate(zip(*columns, strict=True)):
+                        start = [table["name"], row["model"], model["kind"], model["constrained"]]
+                        writer.writerow(rounded([*start, value, sigma, layer, *numbers, share, spent]))
 
 
 def draw(document: dict[str, Any], path: Path) -> None:
     """RMSE over the noise, a panel per table: constrained solid, unconstrained dashed in the same colour."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     tables = document["tables"] if len(document["tables"]) <= 4 else document["tables"][-1:]
     figure = Figure(figsize=(1.5 + 5.2 * len(tables), 4.6), layout="constrained")
@@ -236,19 +236,24 @@ def draw(document: dict[str, Any], path: Path) -> None:
             )
         axes.set_title(table["name"])
         axes.set_xlabel(
-            "γ (noise deviation / σ_x)" if document["axis"] == "gamma" else "noise deviation σ (0–255)"
+            "γ (noise deviation / σₓ)" if document["axis"] == "gamma" else "noise deviation σ (0–255)"
         )
         axes.set_ylabel("RMSE of the last layer (0–255)")
-        axes.set_ylim(bottom=0, top=1.05 * max(best_top(table), 1e-3))
+        axes.set_yscale("log")
+        axes.set_ylim(*limits(table))
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.grid(alpha=0.3)
-    panels[0].legend(fontsize=8)
+    panels[0].legend(fontsize=8, handlelength=3.2)
     figure.savefig(path, dpi=110)
 
 
-def best_top(table: dict[str, Any]) -> float:
-    """The highest point of the models' curves; the noisy line may leave the panel."""
-    rows = [row for row in table["rows"] if row["model"] != "noisy"] or table["rows"]
-    return max(cell["rmse"]["mean"] + (cell["rmse"]["std"] or 0) for row in rows for cell in row["cells"])
+def limits(table: dict[str, Any]) -> tuple[float, float]:
+    """The range of the models' curves with some air; the noisy line may leave the panel."""
+    rows = [row for row in table["rows"] if row["model"] != "noisy"]
+    means = [cell["rmse"]["mean"] for row in rows for cell in row["cells"]]
+    return 0.8 * max(min(means), 1e-3), 1.2 * max(*means, 1e-2)
 
 
 def family(name: str) -> tuple[str, bool]:
