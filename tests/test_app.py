@@ -1,0 +1,218 @@
+"""The app's functions without a browser: what is shown, what is computed, what is refused."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+
+import app
+from vdenoise import page
+from vdenoise.filejob import Outcome, Progress, clean_file
+from vdenoise.models import build, save
+from vdenoise.preview import Limits, Noise, errors, look, middle_of, moves, preview
+from vdenoise.video import VideoError, Writer, open_video
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A small untrained model, saved as any other."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = build("dust", layers=3, codes=8, features=4)
+    path = tmp_path_factory.mktemp("models") / "tiny.pt"
+    save(model, path, {"sigma_x": 58.0})
+    return path
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory):
+    """Two seconds of a moving edge, 64×48 pixels at 10 frames per second."""
+    path = tmp_path_factory.mktemp("clips") / "edge.mp4"
+    x = np.arange(64)
+    with Writer(path, fps=10, crf=10) as writer:
+        for t in range(20):
+            row = np.where(x < 16 + t, 70, 180).astype(np.uint8)
+            writer.write(np.broadcast_to(row[None, :, None], (48, 64, 3)).copy())
+    return path
+
+
+def test_a_look_tells_what_the_file_is(clip):
+    facts = look(clip)
+    assert (facts.name, facts.frames, facts.width, facts.height) == ("edge.mp4", 20, 64, 48)
+    assert facts.seconds == pytest.approx(2.0)
+    assert not facts.sound
+    assert facts.first.shape == (48, 64, 3)
+    for word in ("edge.mp4", "64 × 48", "2.0 s", "no sound"):
+        assert word in page.facts_html(facts)
+
+
+def test_a_look_measures_the_noise(tmp_path, clip):
+    noisy = tmp_path / "noisy.mkv"
+    noise = Noise(20.0)
+    generator = noise.generator()
+    with open_video(clip) as reader, Writer(noisy, fps=10, codec="ffv1", pix_fmt="bgr0") as writer:
+        for frame in reader:
+            writer.write(noise.put_on(frame[None], generator)[0])
+    assert look(noisy).sigma == pytest.approx(20, rel=0.1)
+
+
+def test_preview_knows_the_error_where_noise_was_added(clip, checkpoint):
+    second = preview(clip, str(checkpoint), noise=Noise(30.0), at=1.0)
+    assert len(second.before) == 10
+    assert second.start == 10
+    assert len(second.curve) == 4  # the input and three layers
+    assert second.curve[0] == pytest.approx(30, rel=0.05)
+    true = np.sqrt(np.mean((second.after.astype(float) - second.clean) ** 2))
+    assert second.curve[-1] == pytest.approx(true, abs=0.3)  # of rounding
+    assert "RMSE" in page.preview_html(second)
+    assert "True error" in page.curve_html(second)
+
+
+def test_preview_says_that_the_truth_is_unknown(clip, checkpoint):
+    second = preview(clip, str(checkpoint), sigma=10)
+    assert second.clean is None
+    assert second.sigma == 10
+    assert len(second.curve) == 3
+    assert "unknown" in page.preview_html(second)
+    assert "not an error" in page.curve_html(second)
+
+
+def test_the_curve_is_what_it_says():
+    before = np.full((1, 2, 2, 1), 10, np.uint8)
+    layers = [np.full((1, 2, 2, 1), v, np.float32) for v in (7.0, 6.0)]
+    clean = np.full((1, 2, 2, 1), 5, np.uint8)
+    assert errors(clean, before, layers) == (5.0, 2.0, 1.0)
+    assert moves(before, layers) == (3.0, 1.0)
+
+
+def test_large_frames_are_previewed_in_the_middle():
+    assert middle_of(1080, 1920) == (360, 720, 360, 480)
+    assert middle_of(100, 120) == (0, 0, 100, 120)
+
+
+def test_a_job_writes_every_frame_and_its_score(clip, checkpoint, tmp_path):
+    *steps, end = clean_file(clip, tmp_path, str(checkpoint), noise=Noise(25.0))
+    assert [step.done for step in steps] == list(range(21))
+    assert all(isinstance(step, Progress) for step in steps)
+    assert isinstance(end, Outcome)
+    assert not end.stopped
+    assert end.clean.name == "edge_clean.mp4"
+    with open_video(end.clean) as reader:
+        assert len(reader) == 20
+        assert (reader.info.codec, reader.info.pix_fmt) == ("h264", "yuv420p")
+    assert end.rmse[0] == pytest.approx(25, rel=0.05)
+    assert end.psnr[0] == pytest.approx(20 * np.log10(255 / end.rmse[0]))
+
+
+def test_a_stopped_job_keeps_what_is_done(clip, checkpoint, tmp_path):
+    stop = threading.Event()
+    job = clean_file(clip, tmp_path, str(checkpoint), stop=stop)
+    for step in job:
+        if isinstance(step, Progress) and step.done == 5:
+            stop.set()
+    assert isinstance(step, Outcome)
+    assert step.stopped
+    assert step.progress.done == 5
+    with open_video(step.clean) as reader:
+        assert len(reader) == 5
+    assert list(tmp_path.iterdir()) == [step.clean]  # the source plays as it is: no copy of it
+
+
+def test_odd_sizes_come_out_playable(checkpoint, tmp_path):
+    source = tmp_path / "odd.avi"
+    with Writer(source, fps=10, codec="ffv1", pix_fmt="bgr0") as writer:
+        for _ in range(3):
+            writer.write(np.full((33, 41, 3), 90, np.uint8))
+    *_, end = clean_file(source, tmp_path, str(checkpoint))
+    for path in (end.clean, end.before):
+        with open_video(path) as reader:
+            assert (reader.width, reader.height, reader.info.pix_fmt) == (42, 34, "yuv420p")
+
+
+@pytest.mark.parametrize(
+    "name", ["empty.mp4", "text.mp4", "sound.m4a", "list.m3u8", "page.html", "picture.svg"]
+)
+def test_what_is_no_video_is_refused_in_one_line(tmp_path, name):
+    path = tmp_path / name
+    if name == "text.mp4":
+        path.write_bytes(b"PK\x03\x04 and so on")
+    elif name == "list.m3u8":
+        path.write_text("#EXTM3U\n#EXTINF:1,\nfile:///etc/passwd\n#EXT-X-ENDLIST\n")
+    elif name == "page.html":
+        path.write_text("<html><script>alert(1)</script></html>")
+    elif name == "picture.svg":
+        path.write_text("<svg xmlns='http://www.w3.org/2000/svg'/>")
+    elif name == "sound.m4a":
+        with av.open(str(path), "w", format="mp4") as file:
+            stream = file.add_stream("aac", rate=8000)
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 4096), np.float32), format="fltp", layout="mono")
+            frame.sample_rate, frame.pts = 8000, 0
+            file.mux([*stream.encode(frame), *stream.encode(None)])
+    else:
+        path.write_bytes(b"")
+    with pytest.raises(VideoError) as refused:
+        look(path)
+    said = page.one_line(refused.value)
+    assert "\n" not in said
+    assert name in said
+    assert str(tmp_path) not in said
+
+
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [(Limits(seconds=1), "lasts"), (Limits(megabytes=1e-6), "MB"), (Limits(pixels=9), "pixels")],
+)
+def test_what_is_beyond_the_limits_is_refused_everywhere(clip, checkpoint, tmp_path, limits, word):
+    with pytest.raises(VideoError, match=word):
+        look(clip, limits)
+    with pytest.raises(VideoError, match=word):
+        preview(clip, str(checkpoint), limits=limits)
+    with pytest.raises(VideoError, match=word):
+        list(clean_file(clip, tmp_path, str(checkpoint), limits=limits))
+    assert not list(tmp_path.iterdir())
+
+
+def test_names_do_not_become_markup():
+    assert page.one_line(ValueError("<img src=x onerror=alert(1)> is bad")).startswith("&lt;img")
+    assert "<script>" not in page.cards([("<script>", "<script>")])
+
+
+def test_one_session_stops_its_own_job_only(tmp_path):
+    studio = app.Studio({}, Limits(), Path(tmp_path))
+    studio.stops = {"mine": threading.Event(), "yours": threading.Event()}
+    studio.stop("mine")
+    studio.stop("nobody")
+    assert studio.stops["mine"].is_set()
+    assert not studio.stops["yours"].is_set()
+
+
+def test_gamma_is_a_share_of_the_models_sigma_x(checkpoint, tmp_path):
+    studio = app.Studio({"tiny": checkpoint}, Limits(), Path(tmp_path))
+    chosen = app.Settings("x.mp4", "tiny", app.ADD_NOISE, app.GAMMA, 25, 0.5, app.AUTO, 10)
+    assert studio.noise(chosen).level == pytest.approx(29)
+    assert studio.noise(chosen._replace(unit=app.SIGMA)).level == 25
+    assert studio.noise(chosen._replace(mode=app.AS_IT_IS)) is None
+    assert chosen.told == "auto"
+    assert chosen._replace(strength=app.BY_HAND).told == 10
+
+
+def test_a_model_that_was_not_offered_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="model must be one of"):
+        app.Studio({}, Limits(), Path(tmp_path)).load("/etc/passwd")
+
+
+@pytest.mark.parametrize("wrong", [["--auth", "nobody"], ["--max-mb", "0"]])
+def test_wrong_options_end_in_one_line(wrong, capsys):
+    assert app.main(wrong) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+
+
+def test_the_example_is_there_and_small():
+    assert app.EXAMPLE.stat().st_size < 1e6
+    assert look(app.EXAMPLE).frames == 64

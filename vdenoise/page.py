@@ -1,0 +1,244 @@
+"""What the app's page is made of, as text: cards, progress bar, curve, style. Nothing is computed here.
+
+Every word that comes from a file or a client goes through ``html.escape``.
+"""
+
+from __future__ import annotations
+
+import errno
+import html
+import math
+import os
+from collections.abc import Sequence
+
+from vdenoise.filejob import Outcome, Progress
+from vdenoise.preview import Facts, Preview, scores
+
+HEADER = """
+<header>
+<h1>vdenoise</h1>
+<p>Cleans noisy video by a network whose every layer is one step of an optimiser, trained so that the error
+falls from each layer to the next: that is <em>layer descent</em>, and the curve shows it on your clip.</p>
+</header>
+"""
+
+CSS = """
+.gradio-container {max-width: 1240px !important; margin: 0 auto !important}
+header h1 {font-size: 1.7rem; margin: 0 0 .2rem}
+header p {max-width: 62rem; margin: 0}
+.chips {display: flex; flex-wrap: wrap; gap: 6px; margin-top: 4px}
+.chips span {padding: 1px 9px; border-radius: 99px; background: var(--background-fill-secondary);
+  border: 1px solid var(--border-color-primary); font-size: .85rem}
+.cards {display: flex; flex-wrap: wrap; gap: 8px}
+.cards > div {flex: 1 1 120px; padding: 8px 12px; border-radius: 8px;
+  background: var(--background-fill-primary);
+  border: 1px solid var(--border-color-primary)}
+.cards b {display: block; font-size: 1.1rem; font-variant-numeric: tabular-nums}
+.cards small {color: var(--body-text-color)}
+.note {font-size: .85rem; margin: .4rem 0 0}
+.bar {height: 12px; border-radius: 6px; background: var(--border-color-primary); overflow: hidden}
+.bar > div {height: 100%; background: var(--color-accent); transition: width .5s}
+.chart {width: 100%; height: auto; color: var(--body-text-color)}
+.chart text {fill: currentColor; font: 12px system-ui, sans-serif}
+.chart .grid {stroke: var(--border-color-primary)}
+"""
+
+# The two videos of a pair play, pause and seek together; the one before is mute, since both carry the sound.
+SYNC = """
+<script>
+(() => {
+  const pair = () => ['before', 'after'].map(id => document.querySelector('#' + id + ' video'));
+  const other = video => { const [a, b] = pair(); return video === a ? b : video === b ? a : null; };
+  const follow = (event, act) => document.addEventListener(event, e => {
+    if (!(e.target instanceof HTMLVideoElement)) return;
+    const o = other(e.target);
+    if (o) act(e.target, o);
+  }, true);
+  const near = (v, o) => {
+    if (Math.abs(v.currentTime - o.currentTime) > 0.08) o.currentTime = v.currentTime;
+  };
+  follow('play', (v, o) => {
+    const [a] = pair();
+    if (a) a.muted = true;
+    near(v, o);
+    if (o.paused) o.play();
+  });
+  follow('pause', (v, o) => { if (!o.paused && !v.ended) o.pause(); });
+  follow('seeking', near);
+  follow('ratechange', (v, o) => {
+    if (o.playbackRate !== v.playbackRate) o.playbackRate = v.playbackRate;
+  });
+  follow('timeupdate', (v, o) => { if (v === pair()[1] && !v.paused) near(v, o); });
+})();
+</script>
+"""
+
+
+def one_line(error: BaseException) -> str:
+    """An error for the page: one line, no folder of the server, no markup of the client."""
+    if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        return "The memory is not enough for frames of this size; scale the video down."
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "The disk is full; free some space and try again."
+    words = (os.path.basename(word) if word.startswith("/") else word for word in str(error).split())
+    return html.escape(" ".join(words) or type(error).__name__)
+
+
+def facts_html(facts: Facts) -> str:
+    """What a file is."""
+    chips = [
+        f"{facts.width} × {facts.height}",
+        clock(facts.seconds),
+        f"{facts.frames} frames, {facts.fps:.4g}/s",
+        "grey" if facts.channels == 1 else "colour",
+        "with sound" if facts.sound else "no sound",
+        facts.codec,
+        "no measurable noise" if facts.sigma < 0.5 else f"noise σ ≈ {facts.sigma:.1f}",
+    ]
+    inside = "".join(f"<span>{html.escape(chip)}</span>" for chip in chips)
+    return f"<b>{html.escape(facts.name)}</b><div class='chips'>{inside}</div>"
+
+
+def preview_html(second: Preview) -> str:
+    """What was cleaned, and how well where that is known."""
+    height, width = second.region[2:]
+    found = [("Cleaned for", f"σ {second.sigma:.1f}")]
+    if second.clean is None:
+        found += [("True error", "unknown, no clean clip")]
+    else:
+        (e0, p0), (e1, p1) = scores(second.before, second.clean), scores(second.after, second.clean)
+        found += [("RMSE (0–255)", f"{e0:.1f} → {e1:.1f}"), ("PSNR", f"{p0:.1f} → {p1:.1f} dB")]
+    return cards(found) + note(
+        f"{len(second.before)} frames from frame {second.start} on; the middle {width} × {height} pixels"
+    )
+
+
+def curve_html(second: Preview) -> str:
+    """The per-layer curve, and what it is."""
+    if second.clean is not None:
+        title = "True error after every layer"
+        words = "RMSE against the clean clip on the previewed second; 0 is the noisy input."
+    else:
+        title = "How far each layer moved the picture"
+        words = "The clean clip is unknown, so this is not an error: it is the RMS of each layer's change."
+    first = 0 if second.clean is not None else 1
+    points = [(float(first + i), value) for i, value in enumerate(second.curve)]
+    return (
+        f"<h3>{title}</h3>"
+        + chart({"": points}, "layer", "0–255", ticks=[x for x, _ in points])
+        + note(words)
+    )
+
+
+def progress_html(step: Progress) -> str:
+    """A bar with frames, speed and time left."""
+    share = step.done / max(1, step.total)
+    pace = "" if math.isinf(step.left) else f" · {step.rate:.1f} frames/s · {clock(step.left)} left"
+    return (
+        "<div class='bar' role='progressbar' aria-label='Denoising' aria-valuemin='0'"
+        f" aria-valuenow='{step.done}' aria-valuemax='{step.total}'>"
+        f"<div style='width:{share:.1%}'></div></div>" + note(f"{step.done} of {step.total} frames{pace}")
+    )
+
+
+def outcome_html(outcome: Outcome) -> str:
+    """How a job ended."""
+    step = outcome.progress
+    found = [
+        ("Stopped after" if outcome.stopped else "Done", f"{step.done} of {step.total} frames"),
+        ("Time", f"{clock(step.seconds)}, {step.rate:.1f} frames/s"),
+    ]
+    if outcome.rmse and outcome.psnr:
+        found += [
+            ("RMSE (0–255)", "{:.1f} → {:.1f}".format(*outcome.rmse)),
+            ("PSNR", "{:.1f} → {:.1f} dB".format(*outcome.psnr)),
+        ]
+    return cards(found)
+
+
+def cards(found: Sequence[tuple[str, str]]) -> str:
+    """Small labelled values side by side."""
+    inside = "".join(f"<div><small>{html.escape(a)}</small><b>{html.escape(b)}</b></div>" for a, b in found)
+    return f"<div class='cards'>{inside}</div>"
+
+
+def note(words: str) -> str:
+    """A line of explanation."""
+    return f"<p class='note'>{html.escape(words)}</p>"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a person says them."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60} s"
+
+
+COLOURS = ("#4f46e5", "#ea580c", "#059669", "#db2777", "#0284c7", "#a16207", "#7c3aed", "#475569")
+
+
+def chart(
+    series: dict[str, Sequence[tuple[float, float]]],
+    x_title: str,
+    y_title: str,
+    *,
+    ticks: Sequence[float],
+    dashed: Sequence[str] = (),
+) -> str:
+    """Curves as inline SVG in the page's colours; the values of a single curve are written at its points.
+
+    Args:
+        series: points (x, y ≥ 0) by name; an empty name gets no legend.
+        x_title: under the axis.
+        y_title: above the other.
+        ticks: marks of the x axis.
+        dashed: names of curves that are drawn dashed.
+    """
+    width, height, left, right, top, bottom = 460, 250, 42, 14, 26, 40
+    points = [point for curve in series.values() for point in curve]
+    step = _step(max((y for _, y in points), default=1.0))
+    peak = step * max(1, math.ceil(max((y for _, y in points), default=1.0) / step - 1e-9))
+    low, high = min(ticks), max(ticks)
+
+    def px(x: float) -> float:
+        return left + (width - left - right) * ((x - low) / (high - low) if high > low else 0.5)
+
+    def py(y: float) -> float:
+        return height - bottom - (height - bottom - top) * y / peak
+
+    parts = [f"<text x='4' y='14'>{html.escape(y_title)}</text>"]
+    for i in range(round(peak / step) + 1):
+        y = py(i * step)
+        parts.append(f"<line class='grid' x1='{left}' x2='{width - right}' y1='{y:.1f}' y2='{y:.1f}'/>")
+        parts.append(f"<text x='{left - 6}' y='{y + 4:.1f}' text-anchor='end'>{i * step:.4g}</text>")
+    for x in ticks:
+        parts.append(f"<text x='{px(x):.1f}' y='{height - bottom + 17}' text-anchor='middle'>{x:.4g}</text>")
+    centre = (left + width - right) / 2
+    parts.append(f"<text x='{centre}' y='{height - 6}' text-anchor='middle'>{html.escape(x_title)}</text>")
+    for colour, (name, curve) in zip(
+        COLOURS * (1 + len(series) // len(COLOURS)), series.items(), strict=False
+    ):
+        line = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in curve)
+        dash = " stroke-dasharray='5 4'" if name in dashed else ""
+        parts.append(f"<polyline points='{line}' fill='none' stroke='{colour}' stroke-width='2'{dash}/>")
+        for x, y in curve:
+            dot = f"cx='{px(x):.1f}' cy='{py(y):.1f}'"
+            parts.append(f"<circle {dot} r='3' fill='{colour}'><title>{y:.2f}</title></circle>")
+            if len(series) == 1:
+                at = f"x='{px(x):.1f}' y='{py(y) - 8:.1f}'"
+                parts.append(f"<text {at} text-anchor='middle'>{y:.3g}</text>")
+    said = "; ".join(
+        f"{name + ': ' if name else ''}" + ", ".join(f"{x:.4g}: {y:.3g}" for x, y in curve)
+        for name, curve in series.items()
+    )
+    label = html.escape(f"{y_title} by {x_title}. {said}")
+    size = f"viewBox='0 0 {width} {height}'"
+    return f"<svg class='chart' {size} role='img' aria-label='{label}'>{''.join(parts)}</svg>"
+
+
+def _step(peak: float) -> float:
+    """Distance of grid lines: 1, 2 or 5 times a power of ten, so that four or so fit."""
+    rough = max(peak, 1e-6) / 4
+    power = 10.0 ** math.floor(math.log10(rough))
+    return next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
