@@ -110,7 +110,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(config, tmp_path):
 
 def test_other_settings_do_not_go_on(config):
     train(config, progress=False)
-    with pytest.raises(ValueError, match="lr: 0.002 → 0.001"):
+    with pytest.raises(ValueError, match=r"lr: 0\.002 → 0\.001"):
         train(replace(config, lr=1e-3), progress=False)
 
 
@@ -131,7 +131,9 @@ def test_noise_has_the_level_it_says():
     assert level.min() >= 5 / 255
     assert level.max() <= 55 / 255
     torch.testing.assert_close((noisy - clean).flatten(1).std(dim=1), level, rtol=0.15, atol=0)
-    clipped, _ = add_training_noise(torch.ones_like(clean), (50.0, 50.0), 1.0, torch.Generator().manual_seed(0))
+    clipped, _ = add_training_noise(
+        torch.ones_like(clean), (50.0, 50.0), 1.0, torch.Generator().manual_seed(0)
+    )
     assert clipped.max() <= 1
 
 

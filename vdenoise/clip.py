@@ -31,13 +31,17 @@ class Clip:
         if self.frames.ndim != 4 or self.frames.shape[-1] not in (1, 3):
             raise ValueError(f"frames must have shape (T, H, W, C) with C = 1 or 3, got {self.frames.shape}")
         if self.frames.dtype not in (np.uint8, np.uint16):
-            raise ValueError(f"frames must be uint8 or uint16, got {self.frames.dtype}; scale and convert them first")
+            raise ValueError(
+                f"frames must be uint8 or uint16, got {self.frames.dtype}; scale and convert them first"
+            )
         if self.fps <= 0:
             raise ValueError(f"fps must be above 0, got {self.fps}")
         if not self.times:
             object.__setattr__(self, "times", tuple(float(i / self.fps) for i in range(len(self.frames))))
         if len(self.times) != len(self.frames):
-            raise ValueError(f"times must hold one entry per frame ({len(self.frames)}), got {len(self.times)}")
+            raise ValueError(
+                f"times must hold one entry per frame ({len(self.frames)}), got {len(self.times)}"
+            )
         if any(b < a for a, b in zip(self.times, self.times[1:], strict=False)):
             raise ValueError("times must not fall from one frame to the next; sort the frames by time")
 

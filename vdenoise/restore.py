@@ -90,7 +90,9 @@ def denoise_stream(
     def tensors() -> Iterator[Tensor]:
         for frame in frames:
             if frame.ndim != 3:
-                raise ValueError(f"a frame must have shape (H, W, C), got {frame.shape}; add the axis with frame[..., None]")
+                raise ValueError(
+                    f"a frame must have shape (H, W, C), got {frame.shape}; add the axis by frame[..., None]"
+                )
             dtypes.append(frame.dtype)
             yield _to_tensor(frame[None])[0]
 
@@ -128,7 +130,9 @@ def resolve(model: Any, device: str) -> tuple[Any, str]:
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ValueError(f"device {device!r} can't be used here ({str(error).splitlines()[0]}); try 'cpu'") from error
+        raise ValueError(
+            f"device {device!r} can't be used here ({str(error).splitlines()[0]}); try 'cpu'"
+        ) from error
     net = load(model, device) if not isinstance(model, torch.nn.Module) else model.to(device).eval()
     return net, device
 
@@ -242,7 +246,9 @@ def _to_tensor(frames: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
     """(T, C, H, W) float32 in [0, 1], and the way back to what the caller gave."""
     if isinstance(frames, np.ndarray):
         if frames.ndim not in (3, 4) or (frames.ndim == 4 and frames.shape[-1] not in (1, 3)):
-            raise ValueError(f"frames must have shape (T, H, W), (T, H, W, 1) or (T, H, W, 3), got {frames.shape}")
+            raise ValueError(
+                f"frames must have shape (T, H, W), (T, H, W, 1) or (T, H, W, 3), got {frames.shape}"
+            )
         dtype, gray = frames.dtype, frames.ndim == 3
         array = frames[..., None] if gray else frames
         peak = _peak(dtype)
@@ -256,7 +262,9 @@ def _to_tensor(frames: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
         return tensor, back
     if isinstance(frames, Tensor):
         if frames.ndim != 4 or frames.shape[1] not in (1, 3):
-            raise ValueError(f"frames must have shape (T, C, H, W) with C = 1 or 3, got {tuple(frames.shape)}")
+            raise ValueError(
+                f"frames must have shape (T, C, H, W) with C = 1 or 3, got {tuple(frames.shape)}"
+            )
         kind, where = frames.dtype, frames.device
         dtype = torch.empty(0, dtype=kind).numpy().dtype if kind != torch.bfloat16 else np.dtype(np.float32)
         tensor = frames.detach().cpu().float() / _peak(dtype)
@@ -271,7 +279,7 @@ def _check(tensor: Tensor, shape: tuple[int, ...]) -> None:
     low, high = tensor.aminmax()
     if not (low >= -2 and high <= 3):  # also catches NaN; noise may well leave [0, 1]
         raise ValueError(
-            f"float frames must lie in 0–1 (plus noise) and be finite, got {float(low):.4g} to {float(high):.4g};"
+            f"float frames must lie in 0–1 (plus noise) and be finite, got {low:.4g} to {high:.4g};"
             " divide by 255, or give uint8"
         )
 

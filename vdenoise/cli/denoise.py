@@ -22,7 +22,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("input", help="a video file, or a folder of images")
     parser.add_argument("output", help="the clean video")
     parser.add_argument(
-        "--model", default="dust", help=f"a checkpoint's path, or one of: {', '.join(shipped())} (default: dust)"
+        "--model",
+        default="dust",
+        help=f"a checkpoint's path, or one of: {', '.join(shipped())} (default: dust)",
     )
     parser.add_argument(
         "--sigma", type=_sigma, default="auto", help="noise deviation on the 0–255 scale, or auto (default)"
@@ -32,9 +34,14 @@ def build_parser() -> argparse.ArgumentParser:
         "--window", type=int, default=WINDOW, help=f"frames the network sees at once (default: {WINDOW})"
     )
     parser.add_argument(
-        "--backend", default="auto", choices=["auto", "decord", "pyav"], help="what decodes the input (default: auto)"
+        "--backend",
+        default="auto",
+        choices=["auto", "decord", "pyav"],
+        help="what decodes the input (default: auto)",
     )
-    parser.add_argument("--crf", type=int, default=None, help="quality of the output, lower is better (default: the codec's)")
+    parser.add_argument(
+        "--crf", type=int, default=None, help="quality of the output, lower is better (default: the codec's)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--version", action="version", version=f"vdenoise {vdenoise.__version__}")

@@ -1,4 +1,4 @@
-"""``vdenoise-train``: train a denoiser. The path from here: ``training/loop.py`` → ``descent/primal_dual.py``."""
+"""``vdenoise-train``: train a denoiser. Read on in ``training/loop.py``, then ``descent/primal_dual.py``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def build_parser() -> argparse.ArgumentParser:
     """One flag for each field of :class:`TrainConfig`, its help taken from the docstring."""
     parser = argparse.ArgumentParser(
         prog="vdenoise-train",
-        description="Train a video denoiser under the layer-descent constraint. A stopped run goes on by the same command.",
+        description="Train a video denoiser under the layer-descent constraint."
+        " A run that was stopped goes on by the same command.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     helps = _field_docs()
@@ -31,7 +32,12 @@ def build_parser() -> argparse.ArgumentParser:
         options: dict[str, Any] = {"default": default, "help": helps[field.name].replace("%", "%%")}
         if field.name == "options":
             parser.add_argument(
-                "--option", dest="options", action="append", default=[], metavar="NAME=VALUE", help=options["help"]
+                "--option",
+                dest="options",
+                action="append",
+                default=[],
+                metavar="NAME=VALUE",
+                help=options["help"],
             )
         elif field.name == "sigma":
             parser.add_argument(flag, nargs=2, type=float, metavar=("LOW", "HIGH"), **options)
@@ -42,7 +48,9 @@ def build_parser() -> argparse.ArgumentParser:
                 type(default) if default is not None else str
             )
             parser.add_argument(flag, type=kind, choices=choices.get(field.name), **options)
-    parser.add_argument("--check", action="store_true", help="verify the copy of the data set under --root and stop")
+    parser.add_argument(
+        "--check", action="store_true", help="verify the copy of the data set under --root and stop"
+    )
     return parser
 
 
@@ -65,7 +73,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"vdenoise-train: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("vdenoise-train: stopped; the same command goes on from the last saved segment", file=sys.stderr)
+        print(
+            "vdenoise-train: stopped; the same command goes on from the last saved segment", file=sys.stderr
+        )
         return 130
     print(path)
     return 0

@@ -88,7 +88,7 @@ class DUSTLayer(nn.Module):
             The next codes (B, h, w, T, C, m).
         """
         shape = (*residual.shape[:-1], self.analysis.shape[1])
-        b, h, w, t, c, m = shape
+        b, h, w, t, *_ = shape
         step = residual @ self.analysis
         u = -step if codes is None else codes - step
         f = (residual if codes is None else codes) @ self.to_features
@@ -141,7 +141,7 @@ class DUST(nn.Module):
         level = as_sigma(sigma, noisy)
         height, width = noisy.shape[-2:]
         observed = self.grid.to_blocks(noisy)
-        # Training sees the grid whole; inference goes through it in pieces that stay in the processor's cache.
+        # Training sees the grid whole; inference goes through it in pieces that stay in the cache.
         pieces = self.grid.pieces(observed, None if torch.is_grad_enabled() else PLACES)
         means = [self.grid.unfold(observed[blocks]).mean(dim=(3, 5), keepdim=True) for _, blocks in pieces]
         codes: list[Tensor | None] = [None] * len(pieces)

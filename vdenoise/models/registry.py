@@ -1,4 +1,4 @@
-"""Models by name, and their files: a checkpoint says which model it is, its shape, its weights and its card."""
+"""Models by name, and their files: a checkpoint holds the model's name, shape, weights and card."""
 
 from __future__ import annotations
 
@@ -46,7 +46,9 @@ def build(name: str, **config: Any) -> torch.nn.Module:
     unknown = set(config) - set(cls.Config.__dataclass_fields__)
     if unknown:
         fields = ", ".join(cls.Config.__dataclass_fields__)
-        raise ValueError(f"model {name!r} has no option {', '.join(sorted(unknown))}; its options are {fields}")
+        raise ValueError(
+            f"model {name!r} has no option {', '.join(sorted(unknown))}; its options are {fields}"
+        )
     return cast(torch.nn.Module, cls(cls.Config(**config)))
 
 
@@ -109,15 +111,26 @@ def load(name_or_path: str | Path, device: str | torch.device = "cpu") -> Any:
     path = by_name.get(str(name_or_path), Path(name_or_path))
     if not path.is_file():
         raise ValueError(
-            f"no checkpoint {str(name_or_path)!r}; give the path of a .pt file or one of: {', '.join(by_name)}"
+            f"no checkpoint {str(name_or_path)!r}; give the path of a .pt file or one of: "
+            f"{', '.join(by_name)}"
         )
     try:
         # weights_only: a checkpoint is data and never runs code.
         content = torch.load(path, map_location="cpu", weights_only=True)
         model = build(content["model"], **content["config"])
         model.load_state_dict(content["state"])
-    except (RuntimeError, KeyError, TypeError, EOFError, OSError, ValueError, torch.serialization.pickle.UnpicklingError) as e:
+    except (
+        RuntimeError,
+        KeyError,
+        TypeError,
+        EOFError,
+        OSError,
+        ValueError,
+        torch.serialization.pickle.UnpicklingError,
+    ) as e:
         reason = str(e).splitlines()[0] if str(e) else type(e).__name__
-        raise ValueError(f"{path} is not a vdenoise checkpoint ({reason}); write one with vdenoise-train") from e
+        raise ValueError(
+            f"{path} is not a vdenoise checkpoint ({reason}); write one with vdenoise-train"
+        ) from e
     cast(Any, model).card = content["card"]
     return model.to(device).eval().requires_grad_(False)

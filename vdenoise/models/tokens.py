@@ -6,7 +6,8 @@ blocks, k = p / s. Working on blocks makes overlap-add k² shifted additions ins
 
 Axes: B batch, T frames, C channels, H W pixels, h w places, n = p² pixels of a patch (ordered block by
 block), s² pixels of a block. Colour frames are turned to one luma and two chroma axes by a rotation, under
-which white noise stays white with the same σ. Blocks are (B, h+k−1, w+k−1, T, C, s²), patches (B, h, w, T, C, n).
+which white noise stays white with the same σ. Blocks are (B, h+k−1, w+k−1, T, C, s²), patches
+(B, h, w, T, C, n).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class PatchGrid:
     def __post_init__(self) -> None:
         if self.patch < 1 or self.stride < 1 or self.patch % self.stride:
             raise ValueError(
-                f"stride must be a positive divisor of patch, got patch {self.patch} and stride {self.stride};"
+                f"stride must be a divisor of patch, got patch {self.patch} and stride {self.stride};"
                 f" for a patch of 8 pixels use 1, 2, 4 or 8"
             )
 
@@ -77,14 +78,16 @@ class PatchGrid:
         b, t, _, height, width = frames.shape
         if min(height, width) < self.patch:
             raise ValueError(
-                f"frames must be at least one patch of {self.patch}×{self.patch} pixels, got {height}×{width};"
+                f"frames must be at least one patch of {self.patch}×{self.patch}, got {height}×{width};"
                 " pad the video or use a model with smaller patches"
             )
         top, bottom = self.padding(height)
         left, right = self.padding(width)
         if frames.shape[2] == 3:
             frames = torch.einsum("ij,btjhw->btihw", frames.new_tensor(OPPONENT), frames)
-        flat = F.pad(rearrange(frames, "b t c h w -> (b t) c h w"), (left, right, top, bottom), mode="reflect")
+        flat = F.pad(
+            rearrange(frames, "b t c h w -> (b t) c h w"), (left, right, top, bottom), mode="reflect"
+        )
         s = self.stride
         return rearrange(flat, "(b t) c (h s1) (w s2) -> b h w t c (s1 s2)", b=b, t=t, s1=s, s2=s)
 
@@ -136,26 +139,25 @@ class PatchGrid:
     def fold(self, patches: Tensor) -> Tensor:
         """Add patches (B, h, w, T, C, n) up into blocks: the adjoint of :meth:`unfold`."""
         k = self.overlap
-        _, h, w = patches.shape[:3]
         parts = patches.chunk(k * k, dim=-1)
-        # k² padded copies added up: no scatter, no write in place, so it differentiates and compiles as it stands.
+        # k² padded copies added up: no scatter and no write in place, so it differentiates and compiles.
         total: Tensor | None = None
         for i in range(k):
             for j in range(k):
                 room = (0, 0, 0, 0, 0, 0, j, k - 1 - j, i, k - 1 - i)
                 part = F.pad(parts[i * k + j], room)
                 total = part if total is None else total + part
-        assert total is not None and total.shape[1:3] == (h + k - 1, w + k - 1)
+        assert total is not None
         return total
 
 
 class OverlapAdd(torch.nn.Module):
     r"""Weighted overlap-add: every pixel is the weighted mean of the k² patches that hold it.
 
-    .. math:: \hat x = \frac{\mathrm{fold}(v \odot P)}{\mathrm{fold}(v)}, \quad v = \exp(\omega),\ \omega \in R^n
+    .. math:: \hat x = \frac{\mathrm{fold}(v \odot P)}{\mathrm{fold}(v)}, \qquad v = \exp(\omega)
 
-    The window ω is learned, starting at 0 (a plain mean). ``forward`` gives the numerator, ``weight`` the
-    denominator, so that a grid can be added up piece by piece and divided once.
+    The window ω (n,) is learned, starting at 0 (a plain mean). ``forward`` gives the numerator, ``weight``
+    the denominator, so that a grid can be added up piece by piece and divided once.
     """
 
     def __init__(self, grid: PatchGrid) -> None:
@@ -185,7 +187,7 @@ def as_sigma(sigma: float | Tensor, frames: Tensor) -> Tensor:
     """
     if frames.ndim != 5:
         raise ValueError(
-            f"frames must have shape (B, T, C, H, W), got {tuple(frames.shape)}; add the missing axes with frames[None]"
+            f"frames must have shape (B, T, C, H, W), got {tuple(frames.shape)}; add axes with frames[None]"
         )
     level = torch.as_tensor(sigma, dtype=frames.dtype, device=frames.device)
     if level.ndim > 1 or (level.ndim == 1 and len(level) not in (1, len(frames))):

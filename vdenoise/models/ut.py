@@ -8,12 +8,13 @@ Tokens Y ∈ R^{T×d} of one place descend two energies in turn, with the same w
     Z = (1 − α₁) Y + α₁ A Y,    A = softmax_j(y_iᵀ W y_j − ½ ‖y_j‖²_W)
     Y ← relu(Z W_s + α₂ B),     W_s = (1 − α₂) I − ½ α₂ (W_f + W_fᵀ)
 
-B is the encoded noisy patch; at α₂ = 1 this is the published step. **What is guaranteed.** −exp(−z) is concave
-in z, so its tangent majorises E_a by a quadratic with the Laplacian D − Γ, Γ the Gaussian kernel matrix and D its
-row sums; the step is Y − α₁ D⁻¹ (D − Γ) Y, and as 2D − α₁ (D − Γ) ⪰ D + Γ ⪰ 0 for α₁ ≤ 1 it never raises the
-quadratic, hence never E_a. The key weight ½ ‖y_j‖²_W is what makes the rows those of Γ. The second step is a
+B is the encoded noisy patch; at α₂ = 1 this is the published step. **What is guaranteed.** −exp(−z) is
+concave in z, so its tangent majorises E_a by a quadratic with the Laplacian D − Γ, Γ the Gaussian kernel
+matrix and D its row sums; the step is Y − α₁ D⁻¹ (D − Γ) Y, and as 2D − α₁ (D − Γ) ⪰ D + Γ ⪰ 0 for
+α₁ ≤ 1 it never raises the quadratic, hence never E_a. The key weight ½ ‖y_j‖²_W is what makes the rows those of Γ. The second step is a
 projected gradient step of length α₂ and never raises E_f if α₂ λ_max(I + sym W_f) ≤ 2; the parametrisation
-sym W_f = (2/α₂ − 1) I − Vᵀ V holds this during training. Not guaranteed: that each leaves the other's energy alone.
+sym W_f = (2/α₂ − 1) I − Vᵀ V holds this during training. Not guaranteed: that each leaves the other's
+energy alone.
 
 Axes: B batch, T frames, C channels, h w places, n pixels of a patch, d width of a token, r width of W_a.
 All channels share the weights; the attention weights are common to them.
@@ -62,7 +63,9 @@ class UTConfig:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
         if not 0 < self.alpha1 <= 1:
-            raise ValueError(f"alpha1 must lie in 0 < α₁ ≤ 1, where attention lowers its energy, got {self.alpha1}")
+            raise ValueError(
+                f"alpha1 must lie in 0 < α₁ ≤ 1, where attention lowers its energy, got {self.alpha1}"
+            )
         if not 0 < self.alpha2 < 2:
             raise ValueError(f"alpha2 must lie in 0 < α₂ < 2, got {self.alpha2}")
 
@@ -88,8 +91,11 @@ class UTLayer(nn.Module):
         d, r = config.width, config.features
         self.alpha1, self.alpha2 = config.alpha1, config.alpha2
         self.metric = nn.Parameter(torch.randn(r, d) * 4 / d**0.5)  # W_a
-        # V: starts where W_s is nearly 0, so that an iteration begins as relu(B) and learns what to add.
-        self.factor = nn.Parameter(torch.eye(d) * config.alpha2**-0.5 + torch.randn(d, d) * 0.1 / d**0.5)
+        # V: W_s = α₂ VᵀV − I starts near I/2, where iterations sum up what attention has averaged, half as
+        # much each time, and the tokens end at twice the encoded patch.
+        self.factor = nn.Parameter(
+            torch.eye(d) * (1.5 / config.alpha2) ** 0.5 + torch.randn(d, d) * 0.1 / d**0.5
+        )
 
     def symmetric_feedforward(self) -> Tensor:
         """sym W_f = (2/α₂ − 1) I − Vᵀ V, (d, d)."""
@@ -98,7 +104,6 @@ class UTLayer(nn.Module):
 
     def attend(self, y: Tensor) -> Tensor:
         """The attention step on Y (B, h, w, T, C, d); channels share one set of weights."""
-        b, h, w, *_ = y.shape
         mixed, _ = gaussian_attention(
             rearrange(y @ self.metric.T, "b h w t c r -> (b h w) t (c r)"),
             rearrange(y, "b h w t c d -> (b h w) t (c d)"),
@@ -143,13 +148,17 @@ class UT(nn.Module):
         n, d = self.config.patch**2, self.config.width
         self.grid = PatchGrid(self.config.patch, self.config.stride)
         self.encoder = nn.Linear(n, d)
-        self.steps = nn.ModuleList(UTLayer(self.config) for _ in range(1 if self.config.tied else self.config.layers))
+        self.steps = nn.ModuleList(
+            UTLayer(self.config) for _ in range(1 if self.config.tied else self.config.layers)
+        )
         self.readout = nn.Linear(d, n)
         self.overlap_add = OverlapAdd(self.grid)
         nn.init.orthogonal_(self.encoder.weight)
         nn.init.zeros_(self.encoder.bias)
-        with torch.no_grad():  # relu keeps half of a code: twice the transpose reads it back
-            self.readout.weight.copy_(2 * self.encoder.weight.T)
+        with (
+            torch.no_grad()
+        ):  # relu keeps half of a code, the iterations double it: the transpose reads it back
+            self.readout.weight.copy_(self.encoder.weight.T)
             self.readout.bias.zero_()
 
     def iterates(self, noisy: Tensor, sigma: float | Tensor) -> list[Tensor]:

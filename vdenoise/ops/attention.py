@@ -39,7 +39,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> tu
 def gaussian_attention(f: Tensor, v: Tensor, bandwidth: Tensor | float = 1.0) -> tuple[Tensor, Tensor]:
     r"""Attention with the Gaussian kernel, as :func:`attention` computes it.
 
-    .. math:: w_{ij} = \frac{\exp(-\lVert f_i - f_j \rVert^2 / h)}{\sum_k \exp(-\lVert f_i - f_k \rVert^2 / h)}
+    .. math:: w_{ij} = \exp(-\lVert f_i - f_j \rVert^2 / h) \;/\; \sum_k \exp(-\lVert f_i - f_k \rVert^2 / h)
 
     :math:`-\lVert f_i-f_j\rVert^2 = 2 f_i^\top f_j - \lVert f_j\rVert^2 - \lVert f_i\rVert^2`, and the last
     term is the same for all keys of a row, so the softmax does not see it: q = k = √(2/h) f, b = −‖f‖²/h.

@@ -38,8 +38,8 @@ class TrainConfig:
         dual_lr: η_λ of the projected dual ascent.
         cadence: dual step per "batch" or per "epoch" (one segment).
         detach_previous: stop the gradient through f_{l−1} (an ablation; False is the exact Lagrangian).
-        cone: keep λ_l ≥ (1−α) λ_{l+1}, so that no layer is rewarded for getting worse (ours). The price: the rays
-            of that cone are the constraints f_l ≤ (1−α)^l f_0, so it asks for descent from the input only.
+        cone: keep λ_l ≥ (1−α) λ_{l+1}, so that no layer is rewarded for getting worse (ours). The price: the
+            rays of that cone are the constraints f_l ≤ (1−α)^l f_0: descent from the input only.
         skip_first: no constraint on the first layer.
         resilience: cost a of the slack h(u) = a/2 ‖u‖²; None has no slack.
         segment: steps between two saves; data and noise are seeded anew per segment, so that a resumed run
@@ -87,7 +87,9 @@ class TrainConfig:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
         for name in ("colour_share", "short_share", "clipped"):
             if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"--{name.replace('_', '-')} is a share and lies in 0–1, got {getattr(self, name)}")
+                raise ValueError(
+                    f"--{name.replace('_', '-')} is a share and lies in 0–1, got {getattr(self, name)}"
+                )
         if not 0 <= self.sigma[0] <= self.sigma[1]:
             raise ValueError(f"--sigma takes a low and a high value, 0 ≤ low ≤ high, got {self.sigma}")
         if self.sigma[1] == 0 and self.gamma is None:

@@ -127,7 +127,8 @@ def layer_losses(
 ) -> Tensor:
     r"""The loss of the noisy input and of every layer, each the mean over the batch.
 
-    .. math:: f_l = \frac1B \sum_b \frac{\lVert \hat x_{l,b} - x_b \rVert^2 / N}{\sigma_b^q\,\sigma_{high}^{2-q}},
+    .. math:: f_l = \frac1B \sum_b
+              \frac{\lVert \hat x_{l,b} - x_b \rVert^2 / N}{\sigma_b^q\,\sigma_{high}^{2-q}},
               \qquad \hat x_0 = \tilde x
 
     Args:

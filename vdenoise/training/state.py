@@ -1,4 +1,4 @@
-"""What a run needs to go on: weights, averages, optimiser moments, multipliers, the step and the time spent."""
+"""What a run needs to go on: weights, their average, moments, multipliers, the step and the time spent."""
 
 from __future__ import annotations
 

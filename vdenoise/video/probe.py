@@ -129,7 +129,9 @@ def probe(path: str | Path) -> VideoInfo:
 
 def _seconds(stamps: list[int | None], base: Fraction, fps: Fraction) -> tuple[float, ...]:
     known = [stamp for stamp in stamps if stamp is not None]
-    if len(known) < len(stamps) or len(set(known)) < len(known):  # AVI and raw streams may lack or repeat them
+    if len(known) < len(stamps) or len(set(known)) < len(
+        known
+    ):  # AVI and raw streams may lack or repeat them
         return tuple(float(i / fps) for i in range(len(stamps)))
     return tuple(float(stamp * base) for stamp in sorted(known))
 
@@ -141,7 +143,10 @@ def _rotation(stream: av.VideoStream) -> int:
 
 # Decord 0.6.0 was measured wrong where one of these holds; in sequence from frame 0 it is exact elsewhere.
 DECORD_FAULTS: list[tuple[Callable[[VideoInfo], bool], str]] = [
-    (lambda i: i.container in ("mpeg", "mpegts"), "Decord loses frames of MPEG program and transport streams"),
+    (
+        lambda i: i.container in ("mpeg", "mpegts"),
+        "Decord loses frames of MPEG program and transport streams",
+    ),
     (lambda i: i.edited, "Decord does not follow edit lists"),
     (lambda i: i.bits > 8, "Decord is off by some levels beyond 8 bits"),
     (lambda i: i.gray, "Decord gives grey sources as colour"),
@@ -166,7 +171,9 @@ def choose(info: VideoInfo, gray: bool, wanted: str) -> tuple[str, str]:
         return "pyav", "asked for"
     if wanted == "decord":
         if not installed:
-            raise VideoError("backend 'decord' is not installed here (it has no wheel for this platform); use 'pyav'")
+            raise VideoError(
+                "backend 'decord' is not installed here (it has no wheel for this platform); use 'pyav'"
+            )
         return "decord", "asked for"
     if wanted != "auto":
         raise VideoError(f"backend must be auto, decord or pyav, got {wanted!r}")

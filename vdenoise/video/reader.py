@@ -91,7 +91,9 @@ class Reader:
         while self._next <= i:
             frame = next(self._walk, None)
             if frame is None:
-                raise VideoError(f"{self.path} ends after {self._next} frames where {len(self)} were announced")
+                raise VideoError(
+                    f"{self.path} ends after {self._next} frames where {len(self)} were announced"
+                )
             self._last, self._next = frame, self._next + 1
         return self._last
 
@@ -157,7 +159,9 @@ class _File(Reader):
                     else:
                         yield frame.to_ndarray(format="rgb24")
             except av.error.FFmpegError as error:
-                raise VideoError(f"{self.path} is damaged ({error.strerror}); repair or re-encode it") from error
+                raise VideoError(
+                    f"{self.path} is damaged ({error.strerror}); repair or re-encode it"
+                ) from error
 
 
 class _Folder(Reader):
@@ -165,7 +169,9 @@ class _Folder(Reader):
         super().__init__()
         self.files = sorted((f for f in path.iterdir() if _is_image(f)), key=_natural)
         if not self.files:
-            raise VideoError(f"{path} holds no image ({', '.join(IMAGES)}); give a video file or a folder of frames")
+            raise VideoError(
+                f"{path} holds no image ({', '.join(IMAGES)}); give a video file or a folder of frames"
+            )
         first = self._decode(self.files[0], cv2.IMREAD_UNCHANGED)
         luma = first.ndim == 2 if gray is None else gray
         self.path, self.fps, self.channels = path, FOLDER_FPS, 1 if luma else 3

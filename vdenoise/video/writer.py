@@ -62,7 +62,9 @@ class Writer:
             self.container = av.open(str(self.temporary), "w", options=self._options())
         except (av.error.FFmpegError, ValueError) as error:
             self.temporary.unlink(missing_ok=True)
-            raise VideoError(f"{self.path} can't be written ({error}); use a name that ends in .mp4 or .mkv") from error
+            raise VideoError(
+                f"{self.path} can't be written ({error}); use a name that ends in .mp4 or .mkv"
+            ) from error
         self.stream: Any = None
         self._audio: Iterator[Any] | None = None
         self._sound_to = float("-inf")
@@ -77,12 +79,16 @@ class Writer:
             VideoError: if the frame is of another kind than the first, or the encoder refuses.
         """
         if frame.ndim != 3 or frame.shape[2] not in (1, 3) or frame.dtype != np.uint8:
-            raise VideoError(f"a frame must be uint8 (H, W, C) with C = 1 or 3, got {frame.dtype} {frame.shape}")
+            raise VideoError(
+                f"a frame must be uint8 (H, W, C) with C = 1 or 3, got {frame.dtype} {frame.shape}"
+            )
         try:
             if self.stream is None:
                 self._start(frame)
             elif (frame.shape[1], frame.shape[0]) != self.size:
-                raise VideoError(f"a frame of {frame.shape[1]}×{frame.shape[0]} after {self.size[0]}×{self.size[1]}")
+                raise VideoError(
+                    f"a frame of {frame.shape[1]}×{frame.shape[0]} after {self.size[0]}×{self.size[1]}"
+                )
             time = self._time(self.count)
             picture = self._picture(frame)
             picture.pts, picture.time_base = round(time * TICKS), Fraction(1, TICKS)
