@@ -79,7 +79,8 @@ class LayerDescent:
                 f" {tuple(losses.shape)}; f_0 is the loss of the noisy input"
             )
         previous = losses[:-1].detach() if self.detach_previous else losses[:-1]
-        kept = losses.new_tensor([1 - alpha for alpha in self.alphas])
+        kept = torch.tensor([1 - alpha for alpha in self.alphas], dtype=losses.dtype)
+        kept = kept.to(losses.device, non_blocking=True)  # the device need not be waited for
         slacks = losses[1:] - kept * previous
         return torch.cat([slacks.new_zeros(1), slacks[1:]]) if self.skip_first else slacks
 
