@@ -17,6 +17,7 @@ from typing import Any
 
 from common import RESULTS, ROOT, markdown_table, read_json, run, write_text
 from rmse_report import curve_table, layer_table
+from run_descent import descent_table
 from run_quality import POOLED as QUALITY_POOLED
 from run_quality import quality_table
 from vdenoise.models.registry import load, name_of
@@ -64,6 +65,19 @@ def rmse(results: Path, checkpoints: Path) -> str:
         )
         + "\n"
     )
+
+
+def descent(results: Path, checkpoints: Path) -> str:
+    """Loss after every layer on the training distribution; empty where not measured."""
+    path = results / "descent.json"
+    if not path.is_file():
+        return ""
+    document = read_json(path)
+    text = (
+        f"Expected loss after every layer on each model's own training distribution, over "
+        f"{document['clips']} fresh samples, and the share of single clips for which it falls at every layer:"
+    )
+    return f"{text}\n\n{descent_table(document)}\n\n{source(document)}\n"
 
 
 def checkpoints(results: Path, checkpoints: Path) -> str:
@@ -119,6 +133,7 @@ TABLES: dict[str, Callable[[Path, Path], str]] = {
     "quality": quality,
     "rmse": rmse,
     "checkpoints": checkpoints,
+    "descent": descent,
 }
 
 

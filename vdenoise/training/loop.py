@@ -65,7 +65,7 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
             generator = torch.Generator().manual_seed(config.seed * 1_000_003 + segment)
             stream.set_epoch(segment)
             model.train()
-            for clean in islice(_batches(stream, config, generator), config.segment):
+            for clean in islice(batches(stream, config, generator), config.segment):
                 spent = _spent(config, step, elapsed + time.monotonic() - started)
                 if step == config.steps or spent >= 1:
                     break
@@ -147,8 +147,16 @@ def layer_losses(
     return (torch.stack(errors) / scale).mean(dim=1)
 
 
-def _batches(stream: Any, config: TrainConfig, generator: torch.Generator) -> Iterator[Tensor]:
-    """Clean clips (B, T, C, crop, crop) in [0, 1]: luma, or every few steps colour in half the number."""
+def batches(stream: Any, config: TrainConfig, generator: torch.Generator) -> Iterator[Tensor]:
+    """The clean clips of a run, (B, T, C, crop, crop) in [0, 1].
+
+    Luma, or every few steps colour in half the number; some cut to fewer frames.
+
+    Args:
+        stream: uint8 samples (T, 3, crop, crop).
+        config: batch, shares of colour and of short clips.
+        generator: source of all randomness here.
+    """
     samples = iter(stream)
     every = round(1 / config.colour_share) if config.colour_share else 0
     step = 0
