@@ -114,20 +114,20 @@ def test_without_resilience_an_infeasible_multiplier_grows_linearly():
     constraint = LayerDescent(2, alpha=0.1)
     multipliers = Multipliers(constraint, lr=0.05)
     seen = []
-    for _ in range(1000):
+    for _ in range(300):
         multipliers.ascend(infeasible(constraint))
         seen.append(multipliers.values[0].item())
     assert seen[0] == pytest.approx(0.05 * 0.3)
-    assert seen[-1] == pytest.approx(1000 * 0.05 * 0.3)  # η g per step, no bound
+    assert seen[-1] == pytest.approx(300 * 0.05 * 0.3)  # η g per step, no bound
     assert seen[-1] - seen[-2] == pytest.approx(0.05 * 0.3)
     assert multipliers.values[1] == 0  # this one is met
 
 
-@pytest.mark.parametrize("slack_lr", [None, 0.02])
+@pytest.mark.parametrize("slack_lr", [None, 0.2])
 def test_with_resilience_an_infeasible_multiplier_settles_where_the_slack_is_the_violation(slack_lr):
     a, constraint = 4.0, LayerDescent(2, alpha=0.1)
-    multipliers = Multipliers(constraint, lr=0.05, resilience=a, slack_lr=slack_lr)
-    for _ in range(4000):
+    multipliers = Multipliers(constraint, lr=0.5, resilience=a, slack_lr=slack_lr)
+    for _ in range(400):
         multipliers.ascend(infeasible(constraint))
     assert multipliers.slack.tolist() == pytest.approx([0.3, 0.0], abs=1e-9)  # u = g = λ / a
     assert multipliers.values.tolist() == pytest.approx([a * 0.3, 0.0], abs=1e-9)

@@ -279,8 +279,7 @@ def test_without_clipping_the_norm_is_still_told():
 # Stop and go on
 
 
-@pytest.mark.parametrize("cadence", ["batch", "epoch"])
-@pytest.mark.parametrize("resilience", [None, 0.7])
+@pytest.mark.parametrize(("cadence", "resilience"), [("batch", None), ("epoch", 0.7)])
 def test_100_and_100_steps_are_200_steps_to_the_bit(tmp_path, cadence, resilience):
     def begin() -> tuple[Network, PrimalDual]:
         network = Network()
