@@ -71,7 +71,7 @@ def config(tmp_path, monkeypatch) -> TrainConfig:
 
 
 def test_it_learns_and_descends(config):
-    path = train(replace(config, steps=120, segment=60, clip_norm=1.0, gamma=0.5), progress=False)
+    path = train(replace(config, steps=90, segment=45, clip_norm=1.0, gamma=0.5), progress=False)
     model = load(path)
     noisy, *layers = model.card["validation"]["val_rmse"]
     assert len(layers) == 3
@@ -79,7 +79,7 @@ def test_it_learns_and_descends(config):
     assert all(a > b for a, b in zip([noisy, *layers], layers, strict=False))
     assert model.card["sigma"] == [25.0, 25.0]
     lines = [json.loads(line) for line in (path.parent / "model.pt.jsonl").read_text().splitlines()]
-    assert [line["step"] for line in lines] == [60, 120]
+    assert [line["step"] for line in lines] == [45, 90]
     assert len(lines[0]["losses"]) == 4
 
 

@@ -46,6 +46,7 @@ class TrainConfig:
             and an uninterrupted one see the same.
         seed: of the weights, the data and the noise.
         threads: processor threads of the computation.
+        workers: processes that load clips, a divisor of 8; 0 loads between the steps. The clips are the same.
     """
 
     model: str = "dust"
@@ -80,6 +81,7 @@ class TrainConfig:
     segment: int = 500
     seed: int = 0
     threads: int = 1
+    workers: int = 0
 
     def __post_init__(self) -> None:
         for name in ("frames", "crop", "batch", "steps", "segment", "threads"):

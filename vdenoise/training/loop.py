@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vdenoise.datasets import DATASETS
+from vdenoise.datasets.lanes import loader
 from vdenoise.descent import LayerDescent, Multipliers, PrimalDual
 from vdenoise.models import build, save
 from vdenoise.training.config import TrainConfig
@@ -49,10 +50,10 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
         config.root, frames=config.frames, crop=config.crop, gray=False, seed=config.seed
     )
 
-    model = build(config.model, **config.options)
+    model: Any = build(config.model, **config.options)
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=_ema(config.ema))
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
-    primal_dual = _primal_dual(config, cast(Any, model).config.layers, optimizer)
+    primal_dual = _primal_dual(config, model.config.layers, optimizer)
     validation = Validation(dataset.evaluation_clips(config.root, "val"), (sigma[0] + sigma[1]) / 2)
 
     state_path = Path(f"{config.out}.state")
@@ -157,14 +158,15 @@ def batches(stream: Any, config: TrainConfig, generator: torch.Generator) -> Ite
         config: batch, shares of colour and of short clips.
         generator: source of all randomness here.
     """
-    samples = iter(stream)
+    samples = iter(loader(stream, config.batch, config.workers))
     every = round(1 / config.colour_share) if config.colour_share else 0
     step = 0
     while True:
         step += 1
         colour = every and step % every == 0
-        count = max(1, config.batch // 2) if colour else config.batch
-        clips = torch.stack(list(islice(samples, count))).float() / 255
+        clips = next(samples).float() / 255
+        if colour:  # three channels cost three times as much
+            clips = clips[: max(1, config.batch // 2)]
         if torch.rand((), generator=generator) < config.short_share:
             clips = clips[:, : int(torch.randint(1, config.frames + 1, (), generator=generator))]
         if not colour and clips.shape[2] == 3:

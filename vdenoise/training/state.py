@@ -14,7 +14,7 @@ import torch
 from vdenoise.training.config import TrainConfig
 
 # Fields that may differ when a run goes on: they say how long and where, not what is learned.
-FREE = {"steps", "minutes", "threads", "out", "root"}
+FREE = {"steps", "minutes", "threads", "workers", "out", "root"}
 
 
 def save_state(path: Path, config: TrainConfig, parts: Mapping[str, Any], step: int, elapsed: float) -> None:
