@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
 import threading
+import time
+import zlib
+from itertools import pairwise
 from pathlib import Path
 
 import av
@@ -12,9 +18,13 @@ import torch
 
 import app
 from vdenoise import page
-from vdenoise.filejob import Outcome, Progress, clean_file
-from vdenoise.models import build, save
-from vdenoise.preview import Limits, Noise, errors, look, middle_of, moves, preview
+from vdenoise.compare import NOISY, Cell, family, middle_frames, rmse_over_gamma, to_csv, to_png
+from vdenoise.filejob import Outcome, Progress, clean_file, watch
+from vdenoise.metrics import rmse
+from vdenoise.models import build, load, save
+from vdenoise.noise import add_noise
+from vdenoise.preview import Limits, Noise, errors, look, middle_of, moves, preview, to_tensor
+from vdenoise.studio import ADD_NOISE, AS_IT_IS, BY_HAND, GAMMA, SIGMA, Settings, Studio, sweep
 from vdenoise.video import VideoError, Writer, open_video
 
 
@@ -183,7 +193,7 @@ def test_names_do_not_become_markup():
 
 
 def test_one_session_stops_its_own_job_only(tmp_path):
-    studio = app.Studio({}, Limits(), Path(tmp_path))
+    studio = Studio({}, Limits(), Path(tmp_path))
     studio.stops = {"mine": threading.Event(), "yours": threading.Event()}
     studio.stop("mine")
     studio.stop("nobody")
@@ -192,18 +202,18 @@ def test_one_session_stops_its_own_job_only(tmp_path):
 
 
 def test_gamma_is_a_share_of_the_models_sigma_x(checkpoint, tmp_path):
-    studio = app.Studio({"tiny": checkpoint}, Limits(), Path(tmp_path))
-    chosen = app.Settings("x.mp4", "tiny", app.ADD_NOISE, app.GAMMA, 25, 0.5, app.AUTO, 10)
+    studio = Studio({"tiny": checkpoint}, Limits(), Path(tmp_path))
+    chosen = Settings("x.mp4", "tiny", ADD_NOISE, GAMMA, gamma=0.5, by_hand=10)
     assert studio.noise(chosen).level == pytest.approx(29)
-    assert studio.noise(chosen._replace(unit=app.SIGMA)).level == 25
-    assert studio.noise(chosen._replace(mode=app.AS_IT_IS)) is None
+    assert studio.noise(chosen._replace(unit=SIGMA)).level == 25
+    assert studio.noise(chosen._replace(mode=AS_IT_IS)) is None
     assert chosen.told == "auto"
-    assert chosen._replace(strength=app.BY_HAND).told == 10
+    assert chosen._replace(strength=BY_HAND).told == 10
 
 
 def test_a_model_that_was_not_offered_is_refused(tmp_path):
     with pytest.raises(ValueError, match="model must be one of"):
-        app.Studio({}, Limits(), Path(tmp_path)).load("/etc/passwd")
+        Studio({}, Limits(), Path(tmp_path)).load("/etc/passwd")
 
 
 @pytest.mark.parametrize("wrong", [["--auth", "nobody"], ["--max-mb", "0"]])
@@ -216,3 +226,142 @@ def test_wrong_options_end_in_one_line(wrong, capsys):
 def test_the_example_is_there_and_small():
     assert app.EXAMPLE.stat().st_size < 1e6
     assert look(app.EXAMPLE).frames == 64
+
+
+def test_progress_is_told_while_the_network_is_at_work(clip, checkpoint, tmp_path):
+    ticks = []
+    *_, end = clean_file(clip, tmp_path, str(checkpoint), tick=ticks.append)
+    assert isinstance(end, Outcome)
+    assert ticks  # the one tile of a small window starts the count anew
+    step = Progress(done=10, total=40, seconds=12, ahead=10, since=2)
+    assert step.share == 0.5
+    assert step.rate == 2.0
+    assert step.left == 8.0  # ten seconds of work less the two that have passed
+    assert "8.0 s left" in page.progress_html(step)
+    assert "aria-valuenow='50'" in page.progress_html(step)
+
+
+def test_a_watched_job_reports_at_even_intervals_and_ends_with_its_outcome():
+    def job(tick):
+        yield Progress(0, 10, 0.0)
+        time.sleep(0.2)
+        tick(3.0)
+        time.sleep(0.2)
+        yield Progress(10, 10, 0.4)
+        yield Outcome(Path("a"), Path("b"), Progress(10, 10, 0.4), stopped=False)
+
+    *steps, end = watch(job, threading.Event(), every=0.05)
+    assert isinstance(end, Outcome)
+    assert len(steps) >= 4
+    assert {step.ahead for step in steps} == {0.0, 3.0}
+    assert all(a.seconds < b.seconds for a, b in pairwise(steps))
+
+
+def test_leaving_a_watched_job_stops_it():
+    ended = threading.Event()
+
+    def job(tick):
+        yield Progress(0, 10, 0.0)
+        if stop.wait(20):
+            ended.set()
+        yield Progress(1, 10, 0.0)
+
+    stop = threading.Event()
+    watching = watch(job, stop, every=0.01)
+    next(watching)
+    watching.close()
+    assert ended.is_set()
+
+
+def test_an_error_in_a_watched_job_arrives():
+    def job(tick):
+        yield Progress(0, 1, 0.0)
+        raise VideoError("broken.mp4 is broken")
+
+    with pytest.raises(VideoError, match="broken"):
+        list(watch(job, threading.Event(), every=0.01))
+
+
+def test_a_stop_reaches_the_network_between_tiles(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("vdenoise.restore.TILE", 16)
+    monkeypatch.setattr("vdenoise.restore.by_tiles.__defaults__", (16,))
+    monkeypatch.setattr("vdenoise.filejob.TILE", 16)
+    source = tmp_path / "wide.mp4"
+    with Writer(source, fps=10) as writer:
+        for _ in range(4):
+            writer.write(np.full((64, 128, 3), 90, np.uint8))
+    stop, shares = threading.Event(), []
+
+    def tick(ahead):
+        shares.append(ahead)
+        stop.set()
+
+    with pytest.raises(VideoError, match="nothing is kept"):
+        list(clean_file(source, tmp_path, str(checkpoint), stop=stop, tick=tick))
+    assert len(shares) == 1
+    assert 0 < shares[0] < 4
+    assert list(tmp_path.iterdir()) == [source]
+
+
+def test_the_folder_is_swept_by_age_and_size(tmp_path):
+    own = tmp_path / "own"
+    paths = [own / name / "file" for name in ("oldest", "old", "new", "kept")]
+    outside = tmp_path / "outside"
+    outside.write_bytes(b"x" * 10)
+    for age, path in enumerate(paths):
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"x" * 10)
+        os.utime(path, (age * 10 + 1e9, age * 10 + 1e9))
+    os.utime(paths[2])
+    (own / "link").symlink_to(outside)
+    gone = sweep(own, {own / "kept"}, max_age=3600)
+    assert gone == paths[:2]
+    assert not paths[0].parent.exists()
+    assert paths[3].exists()
+    assert (own / "link").is_symlink()
+    (own / "link").unlink()
+    assert sweep(own, max_age=math.inf, max_bytes=15) == [paths[3]]
+    assert paths[2].exists()
+    assert outside.exists()
+
+
+def test_rmse_over_gamma_measures_input_and_models(clip, checkpoint, tmp_path):
+    loaded = []
+
+    def tiny():
+        loaded.append(1)
+        return load(checkpoint)
+
+    cells = list(rmse_over_gamma(clip, {"tiny": tiny}, [0.0, 0.5], sigma_x=58.0))
+    assert [(c.model, c.gamma) for c in cells] == [(NOISY, 0), ("tiny", 0), (NOISY, 0.5), ("tiny", 0.5)]
+    assert cells[0].rmse == 0
+    assert cells[2].rmse == pytest.approx(29, rel=0.02)
+    clean = to_tensor(middle_frames(clip))
+    noisy = add_noise(clean, level=29 / 255, generator=torch.Generator().manual_seed(zlib.crc32(b"gaussian")))
+    with torch.inference_mode():
+        assert cells[3].rmse == pytest.approx(rmse(tiny()(noisy[None], 29 / 255)[0], clean))
+    lines = to_csv(cells).splitlines()
+    assert lines[0] == "model,gamma,sigma,rmse,psnr"
+    assert len(lines) == 5
+    to_png(cells, tmp_path / "curves.png", "edge")
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    shown = page.comparison_html(cells)
+    assert shown.count("<polyline") == 2
+    assert f"{cells[3].rmse:.2f}" in shown
+
+
+def test_a_model_without_the_constraint_shares_its_familys_colour():
+    assert family("dust_erm") == ("dust", True)
+    assert family("dust_constrained") == ("dust", False)
+    assert family("dust") == ("dust", False)
+    cells = [Cell(m, g, g, 1.0 + g, 30.0) for g in (0.1, 0.5) for m in (NOISY, "ut_constrained", "ut_erm")]
+    strokes = re.findall(
+        r"<polyline .*?stroke='(.*?)'.*?stroke-dasharray='(.*?)'", page.comparison_html(cells)
+    )
+    assert strokes[1][0] == strokes[2][0]
+    assert (strokes[1][1], strokes[2][1]) == ("", "6 4")
+
+
+def test_the_best_model_of_a_column_is_bold():
+    cells = [Cell(NOISY, 0.1, 5, 0.5, 40), Cell("a", 0.1, 5, 3.0, 40), Cell("b", 0.1, 5, 2.0, 40)]
+    assert re.findall(r"<b>(.*?)</b>", page.comparison_table(cells)) == ["2.00"]

@@ -6,7 +6,9 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,11 +17,16 @@ import numpy as np
 
 from vdenoise.metrics import mse_per_frame
 from vdenoise.preview import Limits, Noise, admit, to_tensor
-from vdenoise.restore import denoise_stream
+from vdenoise.restore import OVERLAP, TILE, WINDOW, denoise_stream, halo, resolve
 from vdenoise.video import Reader, VideoError, Writer
 
 SUFFIX = "_clean"
-PLAYABLE = {"h264"}  # what every browser decodes; in mp4
+PLAYABLE = {"h264"}  # what every browser decodes, in mp4
+CRF_BEFORE = 23  # noise costs many bits, and this copy is only to be looked at
+
+
+class Stopped(Exception):
+    """A job was asked to stop while the network was at work."""
 
 
 @dataclass(frozen=True)
@@ -30,25 +37,35 @@ class Progress:
         done: frames written.
         total: frames of the source.
         seconds: since the start.
-        before: the last frame that was read, as the network saw it; None at the start.
+        ahead: frames' worth of work already put into those that are still inside the network.
+        since: seconds since one of these numbers last changed.
+        before: the last frame that was done, as the network saw it; None at the start.
         after: the same frame, clean.
     """
 
     done: int
     total: int
     seconds: float
+    ahead: float = 0.0
+    since: float = 0.0
     before: np.ndarray | None = None
     after: np.ndarray | None = None
 
     @property
+    def share(self) -> float:
+        """Of the work, 0–1."""
+        return min(1.0, (self.done + self.ahead) / max(1, self.total))
+
+    @property
     def rate(self) -> float:
-        """Frames per second so far."""
-        return self.done / self.seconds if self.seconds > 0 else 0.0
+        """Frames per second up to the last change."""
+        spent = self.seconds - self.since
+        return (self.done + self.ahead) / spent if spent > 0 else 0.0
 
     @property
     def left(self) -> float:
-        """Seconds that remain at this rate; inf before the first frame."""
-        return (self.total - self.done) / self.rate if self.rate else math.inf
+        """Seconds that remain at this rate; inf while there is none."""
+        return max(0.0, (1 - self.share) * self.total / self.rate - self.since) if self.rate else math.inf
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,7 @@ def clean_file(
     noise: Noise | None = None,
     limits: Limits | None = None,
     stop: threading.Event | None = None,
+    tick: Callable[[float], None] = lambda ahead: None,
     device: str = "auto",
 ) -> Iterator[Progress | Outcome]:
     """Clean a file into a folder, frame by frame in bounded memory.
@@ -94,25 +112,26 @@ def clean_file(
         sigma: on the 0–255 scale, or "auto".
         noise: what to put on first; the file then counts as the truth.
         limits: what is taken in.
-        stop: set it and the job ends at the next frame, with what is done.
+        stop: set it and the job ends at the next tile or frame, with what is done.
+        tick: called after every tile with the frames' worth of work that is done inside the network.
         device: as in ``vdenoise.denoise``.
 
     Yields:
         Progress after every frame, and at last one Outcome.
 
     Raises:
-        VideoError: if the source can't be read or the results can't be written.
+        VideoError: if the source can't be read, the results can't be written, or nothing was done.
     """
     folder, stop = Path(folder), stop or threading.Event()
+    net, device = resolve(model, device)
     with admit(source, limits) as reader:
         clean = folder / f"{reader.path.stem}{SUFFIX}.mp4"
-        shown = folder / f"{reader.path.stem}_before.mp4"
-        plays = noise is None and plays_as_it_is(reader)
-        waiting: deque[tuple[np.ndarray, np.ndarray]] = deque()  # (truth, given) of frames inside the network
-        tally = _Tally()
+        copied = noise is not None or not plays_as_it_is(reader)
+        before_path = folder / f"{reader.path.stem}_before.mp4" if copied else reader.path
+        inside: deque[tuple[np.ndarray, np.ndarray]] = deque()  # (truth, given) of frames in the network
+        tally, started = _Tally(), time.monotonic()
         progress = Progress(0, len(reader), 0.0)
         yield progress
-        started = time.monotonic()
 
         def given() -> Iterator[np.ndarray]:
             generator = noise.generator() if noise else None
@@ -120,44 +139,118 @@ def clean_file(
                 if stop.is_set():
                     return
                 frame = noise.put_on(truth[None], generator)[0] if noise and generator else truth
-                waiting.append((truth, frame))
+                inside.append((truth, frame))
                 yield frame
 
-        with Writer(clean, like=reader, overwrite=True) as writer:
-            beside = None if plays else Writer(shown, like=reader, overwrite=True, crf=23)
+        with ExitStack() as files:
+            writer = files.enter_context(Writer(clean, like=reader, overwrite=True))
+            beside = None
+            if copied:
+                beside = Writer(before_path, like=reader, overwrite=True, crf=CRF_BEFORE)
+                files.enter_context(beside)
             try:
-                for after in denoise_stream(given(), model, sigma, device):
-                    truth, before = waiting.popleft()
-                    writer.write(even(after))
-                    if beside:
-                        beside.write(even(before))
-                    if noise:
-                        tally.add(truth, before, after)
-                    progress = replace(
-                        progress,
-                        done=progress.done + 1,
-                        seconds=time.monotonic() - started,
-                        before=before,
-                        after=after,
-                    )
-                    yield progress
-                    if stop.is_set():
-                        break
-                if not progress.done:
-                    raise VideoError(f"{reader.path} was stopped before a frame was done; nothing to keep")
-            except BaseException:
-                if beside:
-                    beside.discard()
-                raise
-            if beside:
-                beside.close()
-        yield Outcome(
-            clean,
-            reader.path if plays else shown,
-            progress,
-            progress.done < progress.total,
-            *(tally.scores() if noise else (None, None)),
-        )
+                with _each_tile(
+                    net, reader, stop, lambda part: tick(part * min(len(inside), WINDOW - OVERLAP))
+                ):
+                    for after in denoise_stream(given(), net, sigma, device):
+                        truth, before = inside.popleft()
+                        writer.write(even(after))
+                        if beside:
+                            beside.write(even(before))
+                        if noise:
+                            tally.add(truth, before, after)
+                        seconds = time.monotonic() - started
+                        progress = Progress(
+                            progress.done + 1, len(reader), seconds, before=before, after=after
+                        )
+                        yield progress
+                        if stop.is_set():
+                            break
+            except Stopped:
+                pass  # what is written stays
+            if not progress.done:
+                raise VideoError(f"{reader.path.name}: stopped before a frame was done; nothing is kept")
+        rmse, psnr = tally.scores() if noise else (None, None)
+        yield Outcome(clean, before_path, progress, progress.done < progress.total, rmse, psnr)
+
+
+def watch(
+    job: Callable[[Callable[[float], None]], Iterator[Progress | Outcome]],
+    stop: threading.Event,
+    every: float = 0.5,
+) -> Iterator[Progress | Outcome]:
+    """Run a job in a thread of its own and tell how far it is at even intervals, whatever a frame takes.
+
+    Leaving the iteration stops the job and waits for it.
+
+    Args:
+        job: given a ``tick``, the iterator of :func:`clean_file`.
+        stop: the event that ends it.
+        every: seconds between two reports.
+    """
+    started = time.monotonic()
+    latest, changed = Progress(0, 0, 0.0), started
+
+    def tick(ahead: float) -> None:
+        nonlocal latest, changed
+        latest, changed = replace(latest, ahead=ahead), time.monotonic()
+
+    def work() -> Outcome | None:
+        nonlocal latest, changed
+        for step in job(tick):
+            if isinstance(step, Outcome):
+                return step
+            latest, changed = step, time.monotonic()
+        return None
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(work)
+        try:
+            while not future.done():
+                wait([future], timeout=every)
+                now = time.monotonic()
+                if latest.total and not future.done():
+                    yield replace(latest, seconds=now - started, since=now - changed)
+            if (outcome := future.result()) is not None:
+                yield outcome
+        finally:
+            stop.set()
+
+
+@contextmanager
+def _each_tile(
+    net: Any, reader: Reader, stop: threading.Event, report: Callable[[float], None]
+) -> Iterator[None]:
+    """Look at ``stop`` before every tile of a window, and report the share of the window done after it.
+
+    Only in this thread: others may use the same network.
+    """
+    reach, step = halo(net)
+    side = max(step, TILE // step * step)
+    sizes = reader.height, reader.width
+    tiles = (
+        1
+        if all(size <= TILE + 2 * reach for size in sizes)
+        else math.prod(-(-size // side) for size in sizes)
+    )
+    thread, count = threading.get_ident(), 0
+
+    def look(*_: Any) -> None:
+        if threading.get_ident() == thread and stop.is_set():
+            raise Stopped
+
+    def done(*_: Any) -> None:
+        nonlocal count
+        if threading.get_ident() == thread:
+            count += 1
+            report((count % tiles) / tiles)
+
+    handles = [net.register_forward_pre_hook(look), net.register_forward_hook(done)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def plays_as_it_is(reader: Reader) -> bool:
@@ -175,11 +268,9 @@ def plays_as_it_is(reader: Reader) -> bool:
 def even(frame: np.ndarray) -> np.ndarray:
     """Repeat the last row or column of odd sizes: 4:2:0, which browsers play, has a colour for every 2×2."""
     height, width = frame.shape[:2]
-    return (
-        np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-        if height % 2 or width % 2
-        else frame
-    )
+    if height % 2 == 0 and width % 2 == 0:
+        return frame
+    return np.pad(frame, ((0, height % 2), (0, width % 2), (0, 0)), mode="edge")
 
 
 class _Tally:
@@ -195,6 +286,7 @@ class _Tally:
         self.count += 1
 
     def scores(self) -> tuple[tuple[float, float], tuple[float, float]]:
+        """RMSE on 0–255 and PSNR in dB, each before and after."""
         a, b = (total / self.count for total in self.sums)
         return (255 * a**0.5, 255 * b**0.5), (_decibels(a), _decibels(b))
 

@@ -9,8 +9,11 @@ import errno
 import html
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
 
+from vdenoise.compare import NOISY, Cell, family
 from vdenoise.filejob import Outcome, Progress
 from vdenoise.preview import Facts, Preview, scores
 
@@ -20,6 +23,19 @@ HEADER = """
 <p>Cleans noisy video by a network whose every layer is one step of an optimiser, trained so that the error
 falls from each layer to the next: that is <em>layer descent</em>, and the curve shows it on your clip.</p>
 </header>
+"""
+
+GUIDE = """
+<ol class="guide">
+<li>Drop in a video, record one, or use the example clip.</li>
+<li>Compare before and after on one second of it, and choose the strength.</li>
+<li>Press <em>Denoise</em> for the whole of it: size, timing and sound stay as they are.</li>
+</ol>
+"""
+
+BENCHMARK = """
+<p>How much error each model leaves over the noise level γ, on the middle of a clean clip to which the noise
+is added here. Choose a clip and press <em>Measure</em>.</p>
 """
 
 CSS = """
@@ -41,6 +57,12 @@ header p {max-width: 62rem; margin: 0}
 .chart {width: 100%; height: auto; color: var(--body-text-color)}
 .chart text {fill: currentColor; font: 12px system-ui, sans-serif}
 .chart .grid {stroke: var(--border-color-primary)}
+.guide {margin: 0; padding-left: 1.2rem; line-height: 1.9}
+.scroll {overflow-x: auto}
+.rmse {border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: .9rem}
+.rmse th, .rmse td {padding: 4px 8px; text-align: right; border-bottom: 1px solid var(--border-color-primary)}
+.rmse th:first-child {text-align: left}
+.rmse small {display: block; font-weight: normal}
 """
 
 # The two videos of a pair play, pause and seek together; the one before is mute, since both carry the sound.
@@ -132,12 +154,15 @@ def curve_html(second: Preview) -> str:
 
 def progress_html(step: Progress) -> str:
     """A bar with frames, speed and time left."""
-    share = step.done / max(1, step.total)
-    pace = "" if math.isinf(step.left) else f" · {step.rate:.1f} frames/s · {clock(step.left)} left"
+    if math.isinf(step.left):
+        words = f"0 of {step.total} frames, at work on the first ones for {clock(step.seconds)}"
+    else:
+        left = f" · {clock(step.left)} left" if step.left else ""
+        words = f"{step.done} of {step.total} frames · {step.rate:.1f} frames/s{left}"
     return (
-        "<div class='bar' role='progressbar' aria-label='Denoising' aria-valuemin='0'"
-        f" aria-valuenow='{step.done}' aria-valuemax='{step.total}'>"
-        f"<div style='width:{share:.1%}'></div></div>" + note(f"{step.done} of {step.total} frames{pace}")
+        "<div class='bar' role='progressbar' aria-label='Denoising' aria-valuemin='0' aria-valuemax='100'"
+        f" aria-valuenow='{100 * step.share:.0f}'>"
+        f"<div style='width:{step.share:.1%}'></div></div>{note(words)}"
     )
 
 
@@ -146,7 +171,8 @@ def outcome_html(outcome: Outcome) -> str:
     step = outcome.progress
     found = [
         ("Stopped after" if outcome.stopped else "Done", f"{step.done} of {step.total} frames"),
-        ("Time", f"{clock(step.seconds)}, {step.rate:.1f} frames/s"),
+        ("Time", clock(step.seconds)),
+        ("Speed", f"{step.rate:.1f} frames/s"),
     ]
     if outcome.rmse and outcome.psnr:
         found += [
@@ -154,6 +180,23 @@ def outcome_html(outcome: Outcome) -> str:
             ("PSNR", "{:.1f} → {:.1f} dB".format(*outcome.psnr)),
         ]
     return cards(found)
+
+
+def facts_dict(facts: Facts) -> dict[str, Any]:
+    """What a file is, for programs."""
+    return {field.name: getattr(facts, field.name) for field in fields(facts) if field.name != "first"}
+
+
+def step_dict(step: Progress | Outcome) -> dict[str, Any]:
+    """How far a job is or how it ended, for programs; no number is infinite."""
+    if isinstance(step, Progress):
+        left = None if math.isinf(step.left) else step.left
+        return {"done": step.done, "total": step.total, "seconds": step.seconds, "left": left}
+    known = {
+        "rmse": step.rmse,
+        "psnr": [None if math.isinf(p) else p for p in step.psnr] if step.psnr else None,
+    }
+    return {**step_dict(step.progress), "left": 0.0, "stopped": step.stopped, **known}
 
 
 def cards(found: Sequence[tuple[str, str]]) -> str:
@@ -175,30 +218,31 @@ def clock(seconds: float) -> str:
     return f"{whole} s" if whole < 60 else f"{whole // 60} min {whole % 60} s"
 
 
-COLOURS = ("#4f46e5", "#ea580c", "#059669", "#db2777", "#0284c7", "#a16207", "#7c3aed", "#475569")
+COLOURS = ("#4f46e5", "#c2410c", "#047857", "#be185d", "#0369a1", "#854d0e")
+GAMMA_TICKS = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5)
 
 
 def chart(
-    series: dict[str, Sequence[tuple[float, float]]],
+    series: Mapping[str, Sequence[tuple[float, float]]],
     x_title: str,
     y_title: str,
-    *,
     ticks: Sequence[float],
-    dashed: Sequence[str] = (),
+    styles: Mapping[str, tuple[str, str]] | None = None,
 ) -> str:
     """Curves as inline SVG in the page's colours; the values of a single curve are written at its points.
 
     Args:
-        series: points (x, y ≥ 0) by name; an empty name gets no legend.
+        series: points (x, y ≥ 0) by name.
         x_title: under the axis.
         y_title: above the other.
         ticks: marks of the x axis.
-        dashed: names of curves that are drawn dashed.
+        styles: colour and dashes by name; one colour after the other where it is None.
     """
     width, height, left, right, top, bottom = 460, 250, 42, 14, 26, 40
-    points = [point for curve in series.values() for point in curve]
-    step = _step(max((y for _, y in points), default=1.0))
-    peak = step * max(1, math.ceil(max((y for _, y in points), default=1.0) / step - 1e-9))
+    styles = styles or {name: (colour, "") for name, colour in zip(series, COLOURS, strict=False)}
+    highest = max((y for curve in series.values() for _, y in curve), default=1.0)
+    step = _step(highest)
+    peak = step * max(1, math.ceil(highest / step - 1e-9))
     low, high = min(ticks), max(ticks)
 
     def px(x: float) -> float:
@@ -213,15 +257,15 @@ def chart(
         parts.append(f"<line class='grid' x1='{left}' x2='{width - right}' y1='{y:.1f}' y2='{y:.1f}'/>")
         parts.append(f"<text x='{left - 6}' y='{y + 4:.1f}' text-anchor='end'>{i * step:.4g}</text>")
     for x in ticks:
-        parts.append(f"<text x='{px(x):.1f}' y='{height - bottom + 17}' text-anchor='middle'>{x:.4g}</text>")
+        where = f"x='{px(x):.1f}' y='{height - bottom + 17}'"
+        parts.append(f"<text {where} text-anchor='middle'>{x:.4g}</text>")
     centre = (left + width - right) / 2
     parts.append(f"<text x='{centre}' y='{height - 6}' text-anchor='middle'>{html.escape(x_title)}</text>")
-    for colour, (name, curve) in zip(
-        COLOURS * (1 + len(series) // len(COLOURS)), series.items(), strict=False
-    ):
+    for name, curve in series.items():
+        colour, dash = styles[name]
         line = " ".join(f"{px(x):.1f},{py(y):.1f}" for x, y in curve)
-        dash = " stroke-dasharray='5 4'" if name in dashed else ""
-        parts.append(f"<polyline points='{line}' fill='none' stroke='{colour}' stroke-width='2'{dash}/>")
+        stroke = f"stroke='{colour}' stroke-width='2' stroke-dasharray='{dash}'"
+        parts.append(f"<polyline points='{line}' fill='none' {stroke}/>")
         for x, y in curve:
             dot = f"cx='{px(x):.1f}' cy='{py(y):.1f}'"
             parts.append(f"<circle {dot} r='3' fill='{colour}'><title>{y:.2f}</title></circle>")
@@ -229,12 +273,22 @@ def chart(
                 at = f"x='{px(x):.1f}' y='{py(y) - 8:.1f}'"
                 parts.append(f"<text {at} text-anchor='middle'>{y:.3g}</text>")
     said = "; ".join(
-        f"{name + ': ' if name else ''}" + ", ".join(f"{x:.4g}: {y:.3g}" for x, y in curve)
-        for name, curve in series.items()
+        f"{name}: " + ", ".join(f"{x:.4g}: {y:.3g}" for x, y in curve) for name, curve in series.items()
     )
     label = html.escape(f"{y_title} by {x_title}. {said}")
     size = f"viewBox='0 0 {width} {height}'"
-    return f"<svg class='chart' {size} role='img' aria-label='{label}'>{''.join(parts)}</svg>"
+    svg = f"<svg class='chart' {size} role='img' aria-label='{label}'>{''.join(parts)}</svg>"
+    return svg if len(series) == 1 else svg + _legend(series, styles)
+
+
+def _legend(names: Iterable[str], styles: Mapping[str, tuple[str, str]]) -> str:
+    swatch = "<svg width='26' height='8' aria-hidden='true'><line x2='26' y1='4' y2='4' {}/></svg>"
+    parts = []
+    for name in names:
+        colour, dash = styles[name]
+        stroke = f"stroke='{colour}' stroke-width='2' stroke-dasharray='{dash}'"
+        parts.append(f"<span>{swatch.format(stroke)} {html.escape(name)}</span>")
+    return f"<div class='chips'>{''.join(parts)}</div>"
 
 
 def _step(peak: float) -> float:
@@ -242,3 +296,46 @@ def _step(peak: float) -> float:
     rough = max(peak, 1e-6) / 4
     power = 10.0 ** math.floor(math.log10(rough))
     return next(m * power for m in (1, 2, 5, 10) if m * power >= rough)
+
+
+def comparison_html(cells: Sequence[Cell]) -> str:
+    """Curves and table of RMSE over γ: with the constraint solid, without it dashed in the same colour."""
+    names = list(dict.fromkeys(cell.model for cell in cells))
+    stems = list(dict.fromkeys(family(name)[0] for name in names if name != NOISY))
+    styles = {NOISY: ("#64748b", "2 4")}
+    for name in names:
+        if name != NOISY:
+            stem, unconstrained = family(name)
+            styles[name] = (COLOURS[stems.index(stem) % len(COLOURS)], "6 4" if unconstrained else "")
+    series = {name: [(c.gamma, c.rmse) for c in cells if c.model == name] for name in names}
+    highest = max(cell.gamma for cell in cells)
+    ticks = [x for x in GAMMA_TICKS if x < highest] + [
+        next((x for x in GAMMA_TICKS if x >= highest), highest)
+    ]
+    return chart(series, "γ", "RMSE (0–255)", ticks, styles) + comparison_table(cells)
+
+
+def comparison_table(cells: Sequence[Cell]) -> str:
+    """RMSE: a row per model, a column per γ; the best model of each column in bold."""
+    names = list(dict.fromkeys(cell.model for cell in cells))
+    values = {(cell.model, cell.gamma): cell.rmse for cell in cells}
+    columns = {cell.gamma: cell.sigma for cell in cells}
+    best = {
+        g: min((v for (m, h), v in values.items() if h == g and m != NOISY), default=-1.0) for g in columns
+    }
+    head = "".join(
+        f"<th scope='col'>{g:.4g}<small>σ {sigma:.1f}</small></th>" for g, sigma in columns.items()
+    )
+    rows = []
+    for name in names:
+        fields = []
+        for g in columns:
+            value = values.get((name, g))
+            text = "" if value is None else f"{value:.2f}"
+            bold = value is not None and name != NOISY and value == best[g]
+            fields.append(f"<td>{f'<b>{text}</b>' if bold else text}</td>")
+        rows.append(f"<tr><th scope='row'>{html.escape(name)}</th>{''.join(fields)}</tr>")
+    return (
+        "<div class='scroll' tabindex='0' role='region' aria-label='RMSE table'><table class='rmse'>"
+        f"<thead><tr><th scope='col'>γ</th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
+    )

@@ -244,9 +244,9 @@ def _second(reader: Reader, at: float) -> tuple[int, int]:
     return start, start + count
 
 
-def middle_of(height: int, width: int) -> tuple[int, int, int, int]:
-    """(top, left, height, width) of the part of a frame that a preview shows, at full resolution."""
-    h, w = min(height, REGION[0]), min(width, REGION[1])
+def middle_of(height: int, width: int, size: tuple[int, int] = REGION) -> tuple[int, int, int, int]:
+    """(top, left, height, width) of the middle of a frame, at most ``size`` (height, width) large."""
+    h, w = min(height, size[0]), min(width, size[1])
     return (height - h) // 2, (width - w) // 2, h, w
 
 
