@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor
 
+from vdenoise.files import whole
 from vdenoise.models.dust import DUST
 from vdenoise.models.ut import UT
 from vdenoise.models.vit import ViT
@@ -65,21 +64,14 @@ def save(model: torch.nn.Module, path: str | Path, card: Mapping[str, Any]) -> N
         path: where to; the folder must exist.
         card: plain values only: data, command, minutes, σ_x, measured numbers.
     """
-    path = Path(path)
     content = {
         "model": name_of(model),
         "config": asdict(cast(Any, model).config),
         "state": {k: v.detach().cpu() for k, v in model.state_dict().items()},
         "card": dict(card),
     }
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole(path) as temporary:
+        torch.save(content, temporary)
 
 
 def checkpoint_folders() -> list[Path]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import torch
 
+from vdenoise.files import whole
 from vdenoise.training.config import TrainConfig
 
 # Fields that may differ when a run goes on: they say how long and where, not what is learned.
@@ -33,14 +32,8 @@ def save_state(path: Path, config: TrainConfig, parts: Mapping[str, Any], step: 
         "elapsed": elapsed,
         **{name: part.state_dict() for name, part in parts.items()},
     }
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            torch.save(content, file)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with whole(path) as temporary:
+        torch.save(content, temporary)
 
 
 def load_state(path: Path, config: TrainConfig, parts: Mapping[str, Any]) -> tuple[int, float]:
