@@ -215,11 +215,10 @@ def test_without_overlap_a_layer_is_a_proximal_gradient_step():
     """With plain patches, A = Dᵀ, T = 1 and a constant threshold DUST is ISTA: the objective never rises."""
     torch.manual_seed(0)
     model = DUST(DUSTConfig(layers=8, codes=20, patch=8, stride=8, noise_adaptive=False)).double()
-    first = model.steps[0]
-    scale = torch.linalg.matrix_norm(first.analysis, 2)
+    atoms = model.steps[0].analysis / torch.linalg.matrix_norm(model.steps[0].analysis, 2)
     for step in model.steps:
-        step.analysis.data = first.analysis.data / scale
-        step.dictionary.data = step.analysis.data.T.clone()
+        step.analysis.data = atoms
+        step.dictionary.data = atoms.T
         step.threshold.data.fill_(0.05)
     y = torch.rand(1, 1, 1, 16, 16, dtype=torch.float64)
     grid = model.grid
