@@ -82,7 +82,12 @@ def build_parser() -> argparse.ArgumentParser:
     """The command line of the app."""
     parser = argparse.ArgumentParser(description="vdenoise in the browser, for this machine only by default.")
     add = parser.add_argument
-    add("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0 opens it to the network")
+    host = os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1")
+    add(
+        "--host",
+        default=host,
+        help="address to listen on; 0.0.0.0 opens it to the network (default: %(default)s)",
+    )
     add("--port", type=int, default=None, help="default: the first free one from 7860")
     add("--share", action="store_true", help="a public address through Gradio's relay")
     add("--auth", metavar="USER:PASSWORD", help="ask for a name and a password")

@@ -103,7 +103,7 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         return "The disk is full; free some space and try again."
     words = (os.path.basename(word) if word.startswith("/") else word for word in str(error).split())
-    return html.escape(" ".join(words) or type(error).__name__)
+    return html.escape(" ".join(words) or type(error).__name__, quote=False)
 
 
 def facts_html(facts: Facts) -> str:

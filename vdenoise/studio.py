@@ -88,6 +88,7 @@ class Studio:
 
     def look(self, video: str) -> Facts:
         """What a file is."""
+        sweep(self.folder, {*self.busy, Path(video)})
         return look(video, self.limits)
 
     def preview(self, settings: Settings, at: float = 0.0) -> Preview:

@@ -31,7 +31,9 @@ def denoise_tab(studio: Studio, example: Path | None) -> None:
 
     with gr.Row():
         with gr.Column(scale=4, min_width=320):
-            video = gr.Video(label="Noisy video", sources=["upload", "webcam"], height=280, elem_id="source")
+            video = uploads_only(
+                gr.Video(label="Noisy video", sources=["upload", "webcam"], height=280, elem_id="source")
+            )
             try_it = gr.Button(USE, size="sm", visible=example is not None, elem_id="example")
             facts = gr.HTML(elem_id="facts")
         with gr.Column(scale=7, min_width=320):
@@ -198,7 +200,9 @@ def benchmark_tab(studio: Studio, example: Path | None) -> None:
     names = list(studio.models)
     with gr.Row():
         with gr.Column(scale=4, min_width=320):
-            clip = gr.Video(label="Clean video", sources=["upload"], height=240, elem_id="clean")
+            clip = uploads_only(
+                gr.Video(label="Clean video", sources=["upload"], height=240, elem_id="clean")
+            )
             try_it = gr.Button(USE, size="sm", visible=example is not None, elem_id="bench-example")
             models = gr.CheckboxGroup(
                 names, value=names[:3], label="Models", elem_id="bench-models",
@@ -244,7 +248,7 @@ def endpoints(studio: Studio) -> None:
     import gradio as gr
 
     with gr.Row(visible=False):
-        video = gr.File(label="video", type="filepath")
+        video = uploads_only(gr.File(label="video", type="filepath"))
         model = gr.Dropdown(list(studio.models), value=_default(studio), label="model")
         sigma = gr.Number(None, label="sigma", minimum=0, maximum=255)
         added = gr.Number(None, label="added_sigma", minimum=0, maximum=255)
@@ -270,6 +274,21 @@ def endpoints(studio: Studio) -> None:
     call_look.click(plainly(look), video, report, api_name="look")
     inputs = [video, model, sigma, added]
     call_denoise.click(plainly(denoise), inputs, [report, clean], api_name="denoise", **WORK)
+
+
+def uploads_only(component: Any) -> Any:
+    """Refuse addresses: a client may send a file, but not make this machine fetch one."""
+    import gradio as gr
+
+    move = component.async_move_resource_to_block_cache
+
+    async def checked(path: str | Path | None) -> str | None:
+        if path is not None and "://" in str(path):
+            raise gr.Error("An address is not taken; upload the file itself.", print_exception=False)
+        return await move(path)
+
+    component.async_move_resource_to_block_cache = checked
+    return component
 
 
 def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
