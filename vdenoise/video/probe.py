@@ -150,6 +150,7 @@ DECORD_FAULTS: list[tuple[Callable[[VideoInfo], bool], str]] = [
     (lambda i: i.edited, "Decord does not follow edit lists"),
     (lambda i: i.bits > 8, "Decord is off by some levels beyond 8 bits"),
     (lambda i: i.gray, "Decord gives grey sources as colour"),
+    (lambda i: i.width < 96, "Decord gives four channels at some small widths"),
     (lambda i: i.codec.startswith("msmpeg4"), "Decord converts MS-MPEG4 to other colours, by up to 2 levels"),
     (lambda i: i.rotation != 0, "rotation is kept as a tag, frames as stored"),
 ]
