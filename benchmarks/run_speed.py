@@ -32,7 +32,7 @@ class Step:
     def __init__(self, config: TrainConfig) -> None:
         torch.manual_seed(0)
         self.config, self.generator = config, torch.Generator().manual_seed(0)
-        self.model: Any = build(config.model)
+        self.model = build(config.model)
         constraint = LayerDescent(self.model.config.layers, config.alpha)
         self.primal_dual = PrimalDual(
             constraint,

@@ -1,9 +1,9 @@
 """Clean noisy video with unrolled transformers whose loss goes down layer after layer.
 
-    clean = vdenoise.denoise(frames)          # numpy (T, H, W[, C]) or torch (T, C, H, W)
-    model = vdenoise.load("dust")             # a shipped checkpoint, or the path of one
-    with vdenoise.open("noisy.mp4") as clip:  # frames as uint8 (H, W, C)
-        for frame in clip: ...
+clean = vdenoise.denoise(frames)          # numpy (T, H, W[, C]) or torch (T, C, H, W)
+model = vdenoise.load("dust")             # a shipped checkpoint, or the path of one
+with vdenoise.open("noisy.mp4") as clip:  # frames as uint8 (H, W, C)
+    for frame in clip: ...
 """
 
 from vdenoise.clip import Clip

@@ -38,7 +38,7 @@ def psnr_per_frame(estimate: Tensor, clean: Tensor) -> Tensor:
 def ssim_per_frame(estimate: Tensor, clean: Tensor) -> Tensor:
     """Structural similarity of every frame (T,), −1 … 1, mean over channels.
 
-    Gaussian window of 11 pixels and deviation 1.5 (Wang, Bovik, Sheikh, Simoncelli, IEEE TIP 2004), through kornia.
+    Gaussian window of 11 pixels, deviation 1.5 (Wang, Bovik, Sheikh, Simoncelli, IEEE TIP 2004), by kornia.
     """
     from kornia.metrics import ssim as kornia_ssim
 
@@ -57,8 +57,8 @@ def lpips_network(weights: str | Path | None = None, net: str = "alex") -> Any:
     """The LPIPS network (Zhang et al., CVPR 2018), from the package lpips.
 
     Args:
-        weights: a local file with the backbone's torchvision state dict; None lets torchvision find it in its cache
-            or download it.
+        weights: a local file with the backbone's torchvision state dict; None lets torchvision find it in its
+            cache or download it.
         net: "alex", "vgg" or "squeeze".
 
     Raises:
@@ -83,8 +83,8 @@ def lpips_network(weights: str | Path | None = None, net: str = "alex") -> Any:
     except (OSError, RuntimeError, KeyError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ValueError(
-            f"LPIPS needs the {net} backbone's weights, which could not be loaded ({reason}); download torchvision's"
-            f" file for it elsewhere and pass weights=PATH"
+            f"LPIPS needs the {net} backbone's weights, which could not be loaded ({reason}); download"
+            f" torchvision's file for it elsewhere and pass weights=PATH"
         ) from error
 
 
@@ -103,7 +103,7 @@ def lpips_per_frame(estimate: Tensor, clean: Tensor, network: Any) -> Tensor:
 
 
 def warping_error(estimate: Tensor, guide: Tensor) -> float:
-    r"""Temporal consistency: what moves along the flow but does not stay, on the 0–255 scale; 0 is perfectly steady.
+    r"""Temporal consistency: what does not stay along the flow, on the 0–255 scale; 0 is perfectly steady.
 
     .. math:: 255 \sqrt{\mathrm{mean}\,(\hat x_t - W_{t \to t-1} \hat x_{t-1})^2}
 
@@ -134,13 +134,14 @@ def warping_error(estimate: Tensor, guide: Tensor) -> float:
 
 
 def _warp(image: np.ndarray, where: np.ndarray) -> np.ndarray:
-    return cv2.remap(image, where, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+    x, y = np.ascontiguousarray(where[..., 0]), np.ascontiguousarray(where[..., 1])
+    return cv2.remap(image, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
 
 
 def _check(estimate: Tensor, clean: Tensor) -> None:
     if estimate.shape != clean.shape or estimate.ndim != 4:
         raise ValueError(
-            f"both clips must have the same shape (T, C, H, W), got {tuple(estimate.shape)} and {tuple(clean.shape)}"
+            f"both clips must have one shape (T, C, H, W), got {tuple(estimate.shape)}, {tuple(clean.shape)}"
         )
     for name, clip in (("estimate", estimate), ("clean clip", clean)):
         if not clip.is_floating_point() or clip.abs().max() > 8:

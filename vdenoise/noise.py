@@ -1,4 +1,7 @@
-"""Noise put on, seeded, and its level estimated blindly. Frames are (…, T, C, H, W) in [0, 1], σ in the same units."""
+"""Noise put on, seeded, and its level estimated blindly.
+
+Frames are (…, T, C, H, W) in [0, 1], σ in the same units.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def salt_and_pepper(clean: Tensor, level: float, generator: torch.Generator) -> 
 
 
 def speckle(clean: Tensor, level: float, generator: torch.Generator) -> Tensor:
-    r"""Multiplicative noise: :math:`\tilde x = x (1 + 2 \sigma n)`, so that σ is its deviation at mid-grey."""
+    r"""Multiplicative noise :math:`\tilde x = x (1 + 2 \sigma n)`: σ is its deviation at mid-grey."""
     return clean * (1 + 2 * level * _normal(clean, generator))
 
 
@@ -111,14 +114,14 @@ def _normal(like: Tensor, generator: torch.Generator) -> Tensor:
 def estimate_sigma(frames: Tensor) -> float:
     r"""Deviation of white noise, from the frames alone.
 
-    Two estimates, each of which errs upwards only, the first by texture, the second by motion; the smaller counts:
+    Two estimates, which err upwards, the first by texture, the second by motion; the smaller counts:
 
     .. math:: \hat\sigma_{space} = \frac{\mathrm{median} |HH|}{0.6745}, \qquad
               \hat\sigma_{time} = \frac{\mathrm{median} |HH_t - HH_{t-1}|}{0.6745 \sqrt 2}
 
-    HH is the diagonal band of the orthonormal Haar transform (Donoho and Johnstone, Biometrika 1994). Blocks near
-    black or white, where clipping eats noise, are left out while enough others remain. Where the median is 0 (a
-    synthetic or strongly compressed clip) so is the estimate.
+    HH is the diagonal band of the orthonormal Haar transform (Donoho and Johnstone, Biometrika 1994). Blocks
+    near black or white, where clipping eats noise, are left out while enough others remain. Where the median
+    is 0 (a synthetic or strongly compressed clip) so is the estimate.
 
     Args:
         frames: (T, C, H, W) in [0, 1]; of long clips some pairs of neighbouring frames are looked at.

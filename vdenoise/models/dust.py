@@ -17,6 +17,7 @@ All channels share the dictionary; the attention weights are common to them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -122,7 +123,9 @@ class DUST(nn.Module):
         super().__init__()
         self.config = config or DUSTConfig()
         self.grid = PatchGrid(self.config.patch, self.config.stride)
-        self.steps = nn.ModuleList(DUSTLayer(self.config, first=i == 0) for i in range(self.config.layers))
+        # Any: iterating a ModuleList says Module, whose attributes a type checker can't know.
+        layers = (DUSTLayer(self.config, first=i == 0) for i in range(self.config.layers))
+        self.steps: Any = nn.ModuleList(layers)
         self.overlap_add = OverlapAdd(self.grid)
 
     def iterates(self, noisy: Tensor, sigma: float | Tensor) -> list[Tensor]:
@@ -151,8 +154,9 @@ class DUST(nn.Module):
             parts = []
             for i, (_, blocks) in enumerate(pieces):
                 residual = self.grid.unfold(difference[blocks])
-                codes[i] = step(codes[i], residual + means[i] if index == 0 else residual, level)
-                parts.append(self.overlap_add(codes[i] @ step.dictionary + means[i]))
+                z: Tensor = step(codes[i], residual + means[i] if index == 0 else residual, level)
+                codes[i] = z
+                parts.append(self.overlap_add(z @ step.dictionary + means[i]))
             estimate = self.grid.join(parts, pieces, observed) / weight
             difference = estimate - observed
             outputs.append(self.grid.from_blocks(estimate, height, width))

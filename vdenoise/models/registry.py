@@ -33,7 +33,7 @@ class Denoiser(Protocol):
         ...
 
 
-def build(name: str, **config: Any) -> torch.nn.Module:
+def build(name: str, **config: Any) -> Any:
     """A fresh model by name; keyword arguments are fields of its ``Config``.
 
     Raises:
@@ -48,7 +48,7 @@ def build(name: str, **config: Any) -> torch.nn.Module:
         raise ValueError(
             f"model {name!r} has no option {', '.join(sorted(unknown))}; its options are {fields}"
         )
-    return cast(torch.nn.Module, cls(cls.Config(**config)))
+    return cls(cls.Config(**config))
 
 
 def name_of(model: torch.nn.Module) -> str:
@@ -124,5 +124,5 @@ def load(name_or_path: str | Path, device: str | torch.device = "cpu") -> Any:
         raise ValueError(
             f"{path} is not a vdenoise checkpoint ({reason}); write one with vdenoise-train"
         ) from e
-    cast(Any, model).card = content["card"]
+    model.card = content["card"]
     return model.to(device).eval().requires_grad_(False)

@@ -11,10 +11,10 @@ Tokens Y ∈ R^{T×d} of one place descend two energies in turn, with the same w
 B is the encoded noisy patch; at α₂ = 1 this is the published step. **What is guaranteed.** −exp(−z) is
 concave in z, so its tangent majorises E_a by a quadratic with the Laplacian D − Γ, Γ the Gaussian kernel
 matrix and D its row sums; the step is Y − α₁ D⁻¹ (D − Γ) Y, and as 2D − α₁ (D − Γ) ⪰ D + Γ ⪰ 0 for
-α₁ ≤ 1 it never raises the quadratic, hence never E_a. The key weight ½ ‖y_j‖²_W is what makes the rows those of Γ. The second step is a
-projected gradient step of length α₂ and never raises E_f if α₂ λ_max(I + sym W_f) ≤ 2; the parametrisation
-sym W_f = (2/α₂ − 1) I − Vᵀ V holds this during training. Not guaranteed: that each leaves the other's
-energy alone.
+α₁ ≤ 1 it never raises the quadratic, hence never E_a. The key weight ½ ‖y_j‖²_W is what makes the rows
+those of Γ. The second step is a projected gradient step of length α₂ and never raises E_f if
+α₂ λ_max(I + sym W_f) ≤ 2; the parametrisation sym W_f = (2/α₂ − 1) I − Vᵀ V holds this during training.
+Not guaranteed: that each leaves the other's energy alone.
 
 Axes: B batch, T frames, C channels, h w places, n pixels of a patch, d width of a token, r width of W_a.
 All channels share the weights; the attention weights are common to them.
@@ -23,7 +23,7 @@ All channels share the weights; the attention weights are common to them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from einops import rearrange
@@ -148,7 +148,8 @@ class UT(nn.Module):
         n, d = self.config.patch**2, self.config.width
         self.grid = PatchGrid(self.config.patch, self.config.stride)
         self.encoder = nn.Linear(n, d)
-        self.steps = nn.ModuleList(
+        # Any: indexing a ModuleList says Module, whose methods a type checker can't know.
+        self.steps: Any = nn.ModuleList(
             UTLayer(self.config) for _ in range(1 if self.config.tied else self.config.layers)
         )
         self.readout = nn.Linear(d, n)

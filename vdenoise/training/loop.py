@@ -50,7 +50,7 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
         config.root, frames=config.frames, crop=config.crop, gray=False, seed=config.seed
     )
 
-    model: Any = build(config.model, **config.options)
+    model = build(config.model, **config.options)
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=_ema(config.ema))
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
     primal_dual = _primal_dual(config, model.config.layers, optimizer)

@@ -13,8 +13,8 @@ import av.error
 
 # Demuxers that read the file they are given and nothing else. Playlists (hls, concat, dash) name other files.
 CONTAINERS = {
-    "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "mpegts", "mpeg", "mpegvideo", "flv", "ogg", "asf", "mxf",
-    "yuv4mpegpipe", "gif", "nut", "m4v", "h264", "hevc", "ivf", "rm", "dv",
+    "mov,mp4,m4a,3gp,3g2,mj2", "matroska,webm", "avi", "mpegts", "mpeg", "mpegvideo", "flv", "ogg", "asf",
+    "mxf", "yuv4mpegpipe", "gif", "nut", "m4v", "h264", "hevc", "ivf", "rm", "dv",
 }  # fmt: skip
 
 
@@ -95,7 +95,7 @@ def probe(path: str | Path) -> VideoInfo:
             raise VideoError(f"{path} has no video stream; give a file with a picture")
         stream = container.streams.video[0]
         context = stream.codec_context
-        if context is None or not context.width or context.pix_fmt is None:
+        if context is None or not context.width or context.format is None:
             raise VideoError(f"{path}: the video stream can't be decoded here; convert it to H.264 in mp4")
         fps = stream.average_rate or stream.guessed_rate or Fraction(25)
         pixel = context.format
