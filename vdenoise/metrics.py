@@ -45,7 +45,7 @@ def ssim_per_frame(estimate: Tensor, clean: Tensor) -> Tensor:
     _check(estimate, clean)
     if min(clean.shape[-2:]) < 11:
         raise ValueError(f"ssim needs frames of at least 11×11 pixels, got {tuple(clean.shape[-2:])}")
-    return kornia_ssim(estimate.float(), clean.float(), window_size=11).mean(dim=(1, 2, 3))
+    return kornia_ssim(estimate.float(), clean.float(), window_size=11, padding="valid").mean(dim=(1, 2, 3))
 
 
 def ssim(estimate: Tensor, clean: Tensor) -> float:
