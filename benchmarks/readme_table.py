@@ -12,6 +12,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -120,6 +121,43 @@ def checkpoints(results: Path, checkpoints: Path) -> str:
     return f"{markdown_table(header, rows)}\n\n{text}\n\n{block}\n"
 
 
+def cards(results: Path, checkpoints: Path) -> str:
+    """The model card of every checkpoint, in words."""
+    parts = []
+    for path in sorted(checkpoints.glob("*.pt")):
+        net = load(path)
+        card, config = net.card, net.card["config"]
+        low, high = card["sigma"]
+        noise = f"one level, σ {low:.2f}" if low == high else f"σ uniform in {low:g}–{high:g}"
+        descent = (
+            f"layer descent with α {config['alpha']:g}, dual rate {config['dual_lr']:g}"
+            + (", gradient stopped through f_{l−1}" if config["detach_previous"] else "")
+            if config["constrained"]
+            else "empirical risk of the last layer, no constraint"
+        )
+        layers = ", ".join(f"{value:.2f}" for value in card["validation"]["val_rmse"])
+        weights, size = sum(p.numel() for p in net.parameters()), path.stat().st_size / 1024
+        options = ", ".join(f"{k} {v}" for k, v in asdict(net.config).items())
+        parts.append(
+            "\n".join(
+                [
+                    f"## `{path.name}`",
+                    "",
+                    f"- Model: {name_of(net)} ({options}), {weights:,} weights, {size:.0f} KiB",
+                    f"- Data: `{card['data']}` (see `data/README.md`), σ_x {card['sigma_x']:.2f}",
+                    f"- Noise: Gaussian, {noise}, {100 * config['clipped']:.0f}% of the clips clipped",
+                    f"- Objective: {descent}; seed {config['seed']}",
+                    f"- Command: `{card['command']}`",
+                    f"- Took {card['steps']:,} steps, {card['minutes']:.0f} minutes on {card['threads']} core",
+                    f"- Validation at σ {card['validation']['val_sigma']:.2f}, RMSE of the input and of every "
+                    f"layer: {layers}",
+                    "",
+                ]
+            )
+        )
+    return "\n" + "\n".join(parts)
+
+
 def source(document: dict[str, Any]) -> str:
     """The line under a table that says where it comes from."""
     threads = document["threads"]
@@ -134,6 +172,7 @@ TABLES: dict[str, Callable[[Path, Path], str]] = {
     "rmse": rmse,
     "checkpoints": checkpoints,
     "descent": descent,
+    "cards": cards,
 }
 
 
@@ -159,7 +198,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit code 1 where the README differs"
     )
-    parser.add_argument("--readme", type=Path, default=ROOT / "README.md")
+    files = [ROOT / "README.md", ROOT / "checkpoints" / "README.md"]
+    parser.add_argument("--readme", type=Path, nargs="+", default=files, help="files with tables to fill")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the JSON files")
     parser.add_argument("--checkpoints", type=Path, default=ROOT / "checkpoints")
     return parser
@@ -168,7 +208,10 @@ def build_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; the exit code: 0 done or alike, 1 the README differs, 2 bad input."""
     args = build_parser().parse_args(argv)
-    return run("readme_table", lambda: update(args.readme, args.results, args.checkpoints, args.check))
+    return run(
+        "readme_table",
+        lambda: max(update(path, args.results, args.checkpoints, args.check) for path in args.readme),
+    )
 
 
 def update(readme: Path, results: Path, folder: Path, check: bool) -> int:
