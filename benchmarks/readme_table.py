@@ -145,11 +145,11 @@ def cards(results: Path, checkpoints: Path) -> str:
                     "",
                     f"- Model: {name_of(net)} ({options}), {weights:,} weights, {size:.0f} KiB",
                     f"- Data: `{card['data']}` (see `data/README.md`), σ_x {card['sigma_x']:.2f}",
-                    f"- Noise: Gaussian, {noise}, {100 * config['clipped']:.0f}% of the clips clipped",
+                    f"- Noise: Gaussian, {noise}; {100 * config['clipped']:.0f}% of the clips clipped",
                     f"- Objective: {descent}; seed {config['seed']}",
                     f"- Command: `{card['command']}`",
-                    f"- Took {card['steps']:,} steps, {card['minutes']:.0f} minutes on {card['threads']} core",
-                    f"- Validation at σ {card['validation']['val_sigma']:.2f}, RMSE of the input and of every "
+                    f"- Took {card['steps']:,} steps, {card['minutes']:.0f} min, {card['threads']} core",
+                    f"- Validation at σ {card['validation']['val_sigma']:.1f}, RMSE of the input and every "
                     f"layer: {layers}",
                     "",
                 ]
