@@ -15,13 +15,14 @@ import av
 import numpy as np
 import pytest
 import torch
+from app_samples import edge_clip, tiny_checkpoint
 
 import app
 from vdenoise import page
 from vdenoise.compare import NOISY, Cell, family, middle_frames, rmse_over_gamma, to_csv, to_png
 from vdenoise.filejob import Outcome, Progress, clean_file, watch
 from vdenoise.metrics import rmse
-from vdenoise.models import build, load, save
+from vdenoise.models import load
 from vdenoise.noise import add_noise
 from vdenoise.preview import Limits, Noise, errors, look, middle_of, moves, preview, to_tensor
 from vdenoise.studio import ADD_NOISE, AS_IT_IS, BY_HAND, GAMMA, SIGMA, Settings, Studio, sweep
@@ -30,25 +31,13 @@ from vdenoise.video import VideoError, Writer, open_video
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A small untrained model, saved as any other."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = build("dust", layers=3, codes=8, features=4)
-    path = tmp_path_factory.mktemp("models") / "tiny.pt"
-    save(model, path, {"sigma_x": 58.0})
-    return path
+    return tiny_checkpoint(tmp_path_factory.mktemp("models") / "tiny.pt")
 
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory):
-    """Two seconds of a moving edge, 64×48 pixels at 10 frames per second."""
-    path = tmp_path_factory.mktemp("clips") / "edge.mp4"
-    x = np.arange(64)
-    with Writer(path, fps=10, crf=10) as writer:
-        for t in range(20):
-            row = np.where(x < 16 + t, 70, 180).astype(np.uint8)
-            writer.write(np.broadcast_to(row[None, :, None], (48, 64, 3)).copy())
-    return path
+    """Two seconds of 64×48 pixels at 10 frames per second."""
+    return edge_clip(tmp_path_factory.mktemp("clips") / "edge.mp4")
 
 
 def test_a_look_tells_what_the_file_is(clip):
@@ -228,11 +217,16 @@ def test_the_example_is_there_and_small():
     assert look(app.EXAMPLE).frames == 64
 
 
-def test_progress_is_told_while_the_network_is_at_work(clip, checkpoint, tmp_path):
+def test_progress_is_told_after_every_layer(clip, checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("vdenoise.models.dust.PLACES", 10_000)  # the whole grid in one piece
     ticks = []
     *_, end = clean_file(clip, tmp_path, str(checkpoint), tick=ticks.append)
     assert isinstance(end, Outcome)
-    assert ticks  # the one tile of a small window starts the count anew
+    # All 20 frames are in one window of three layers; during the first the number of calls is unknown.
+    assert ticks == pytest.approx([0, 20 * 2 / 3, 20, 0])
+
+
+def test_progress_gives_rate_and_time_left():
     step = Progress(done=10, total=40, seconds=12, ahead=10, since=2)
     assert step.share == 0.5
     assert step.rate == 2.0
@@ -282,25 +276,28 @@ def test_an_error_in_a_watched_job_arrives():
         list(watch(job, threading.Event(), every=0.01))
 
 
-def test_a_stop_reaches_the_network_between_tiles(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("vdenoise.restore.TILE", 16)
-    monkeypatch.setattr("vdenoise.restore.by_tiles.__defaults__", (16,))
-    monkeypatch.setattr("vdenoise.filejob.TILE", 16)
-    source = tmp_path / "wide.mp4"
-    with Writer(source, fps=10) as writer:
-        for _ in range(4):
-            writer.write(np.full((64, 128, 3), 90, np.uint8))
-    stop, shares = threading.Event(), []
+def test_a_stop_reaches_the_network_between_layers(clip, checkpoint, tmp_path):
+    stop, ticks = threading.Event(), []
 
     def tick(ahead):
-        shares.append(ahead)
+        ticks.append(ahead)
         stop.set()
 
     with pytest.raises(VideoError, match="nothing is kept"):
-        list(clean_file(source, tmp_path, str(checkpoint), stop=stop, tick=tick))
-    assert len(shares) == 1
-    assert 0 < shares[0] < 4
-    assert list(tmp_path.iterdir()) == [source]
+        list(clean_file(clip, tmp_path, str(checkpoint), stop=stop, tick=tick))
+    assert len(ticks) == 1
+    assert not list(tmp_path.iterdir())
+
+
+def test_tiles_are_counted(checkpoint, tmp_path, monkeypatch):
+    monkeypatch.setattr("vdenoise.restore.by_tiles.__defaults__", (16,))
+    monkeypatch.setattr("vdenoise.filejob.TILE", 16)
+    source, ticks = edge_clip(tmp_path / "wide.mp4", frames=4, width=96, height=64), []
+    list(clean_file(source, tmp_path, str(checkpoint), tick=ticks.append))
+    steps = np.diff([0.0, *ticks])
+    assert max(ticks) == pytest.approx(4)
+    assert (steps[:-1] >= -1e-9).all()  # it only grows, until the window is done
+    assert ticks[-1] == 0
 
 
 def test_the_folder_is_swept_by_age_and_size(tmp_path):

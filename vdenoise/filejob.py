@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from vdenoise.metrics import mse_per_frame
 from vdenoise.preview import Limits, Noise, admit, to_tensor
@@ -112,8 +113,8 @@ def clean_file(
         sigma: on the 0–255 scale, or "auto".
         noise: what to put on first; the file then counts as the truth.
         limits: what is taken in.
-        stop: set it and the job ends at the next tile or frame, with what is done.
-        tick: called after every tile with the frames' worth of work that is done inside the network.
+        stop: set it and the job ends at the next layer or frame, with what is done.
+        tick: called after every layer with the frames' worth of work that is done inside the network.
         device: as in ``vdenoise.denoise``.
 
     Yields:
@@ -149,7 +150,7 @@ def clean_file(
                 beside = Writer(before_path, like=reader, overwrite=True, crf=CRF_BEFORE)
                 files.enter_context(beside)
             try:
-                with _each_tile(
+                with _watched(
                     net, reader, stop, lambda part: tick(part * min(len(inside), WINDOW - OVERLAP))
                 ):
                     for after in denoise_stream(given(), net, sigma, device):
@@ -218,34 +219,47 @@ def watch(
 
 
 @contextmanager
-def _each_tile(
+def _watched(
     net: Any, reader: Reader, stop: threading.Event, report: Callable[[float], None]
 ) -> Iterator[None]:
-    """Look at ``stop`` before every tile of a window, and report the share of the window done after it.
+    """Look at ``stop`` before every layer, and report the share of a window that is done after each.
 
     Only in this thread: others may use the same network.
     """
     reach, step = halo(net)
     side = max(step, TILE // step * step)
     sizes = reader.height, reader.width
-    tiles = (
-        1
-        if all(size <= TILE + 2 * reach for size in sizes)
-        else math.prod(-(-size // side) for size in sizes)
-    )
-    thread, count = threading.get_ident(), 0
+    whole = all(size <= TILE + 2 * reach for size in sizes)
+    tiles = 1 if whole else math.prod(-(-size // side) for size in sizes)
+    layers = [layer for group in net.modules() if isinstance(group, torch.nn.ModuleList) for layer in group]
+    calls = dict.fromkeys(
+        layers, 0
+    )  # within a tile; a layer may go through it in pieces, or be used repeatedly
+    per_tile, done, thread = 0, 0, threading.get_ident()
 
-    def look(*_: Any) -> None:
+    def before(*_: Any) -> None:
         if threading.get_ident() == thread and stop.is_set():
             raise Stopped
 
-    def done(*_: Any) -> None:
-        nonlocal count
+    def after_layer(layer: Any, *_: Any) -> None:
         if threading.get_ident() == thread:
-            count += 1
-            report((count % tiles) / tiles)
+            calls[layer] += 1
+            # Of the first tile the number of calls is known once the second layer has begun.
+            total = per_tile or (
+                calls[layers[0]] * len(layers) if calls[layers[0]] < sum(calls.values()) else 0
+            )
+            report((done % tiles + min(1.0, sum(calls.values()) / total if total else 0.0)) / tiles)
 
-    handles = [net.register_forward_pre_hook(look), net.register_forward_hook(done)]
+    def after_tile(*_: Any) -> None:
+        nonlocal per_tile, done
+        if threading.get_ident() == thread:
+            per_tile, done = sum(calls.values()), done + 1
+            calls.update(dict.fromkeys(layers, 0))
+            report((done % tiles) / tiles)
+
+    handles = [module.register_forward_pre_hook(before) for module in [net, *layers]]
+    handles += [net.register_forward_hook(after_tile)]
+    handles += [layer.register_forward_hook(after_layer) for layer in layers]
     try:
         yield
     finally:
