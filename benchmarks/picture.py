@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 import vdenoise
-from common import ROOT, pick_device, run, write_atomic
-from run_quality import BLOCKS, noisy_block, psnr, read_block
 from vdenoise.models import load
 from vdenoise.restore import layer_estimates
+
+from common import ROOT, pick_device, run, write_atomic
+from run_quality import BLOCKS, noisy_block, psnr, read_block
 
 LIMIT = 500_000  # bytes: the README is read on slow lines too
 

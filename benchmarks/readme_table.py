@@ -16,12 +16,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from vdenoise.models.registry import load, name_of
+
 from common import RESULTS, ROOT, markdown_table, read_json, run, write_text
 from rmse_report import curve_table, layer_table
 from run_descent import descent_table
 from run_quality import POOLED as QUALITY_POOLED
 from run_quality import quality_table
-from vdenoise.models.registry import load, name_of
 
 SECTION = re.compile(r"(<!-- table:([\w-]+) -->\n)(.*?)(<!-- /table -->)", re.DOTALL)
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
 from vdenoise.noise import add_noise, estimate_sigma
 
 from common import finite, wait

@@ -20,12 +20,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from common import RESULTS, markdown_table, provenance, read_json, run, write_json
 from vdenoise.datasets import DATASETS
 from vdenoise.models import load
 from vdenoise.models.registry import shipped
 from vdenoise.training import TrainConfig
 from vdenoise.training.loop import add_training_noise, batches, layer_losses
+
+from common import RESULTS, markdown_table, provenance, read_json, run, write_json
 
 SEED = 1_000_003  # away from the seeds that trainings use
 

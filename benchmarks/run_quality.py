@@ -25,10 +25,11 @@ import torch
 from tqdm import tqdm
 
 import vdenoise
-from common import RESULTS, finite, markdown_table, pick_device, provenance, run, summary, write_json
 from vdenoise.datasets import DATASETS
 from vdenoise.datasets.base import as_gray
 from vdenoise.models import load
+
+from common import RESULTS, finite, markdown_table, pick_device, provenance, run, summary, write_json
 
 TEMPORAL, TEMPLATE, SEARCH = 5, 7, 21  # OpenCV's windows: frames, pixels of a patch, pixels of the search
 RIVAL = "NlMeansMulti"

@@ -22,13 +22,14 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from common import RESULTS, commit, pick_device, provenance, run
-from rmse_cells import CellStore, Clip, Settings, load_clip, measure
-from rmse_report import POOLED, aggregate, markdown, write_report
 from vdenoise.datasets import DATASETS
 from vdenoise.datasets.base import as_gray
 from vdenoise.models import load
 from vdenoise.models.registry import name_of, shipped
+
+from common import RESULTS, commit, pick_device, provenance, run
+from rmse_cells import CellStore, Clip, Settings, load_clip, measure
+from rmse_report import POOLED, aggregate, markdown, write_report
 
 GAMMAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.25, 0.5, 0.75, 1.0, 1.5)  # of the paper's test figures
 FULL = {"windows": 2, "window": 15, "crop": 0, "seeds": 3}

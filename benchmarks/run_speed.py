@@ -17,13 +17,14 @@ from typing import Any
 
 import torch
 
-from common import RESULTS, markdown_table, provenance, run, summary, write_json
 from vdenoise.datasets import DATASETS
 from vdenoise.datasets.measure import loader_speed, opencv_speed
 from vdenoise.descent import LayerDescent, Multipliers, PrimalDual
 from vdenoise.models import build
 from vdenoise.training import TrainConfig
 from vdenoise.training.loop import LUMA, add_training_noise, layer_losses
+
+from common import RESULTS, markdown_table, provenance, run, summary, write_json
 
 
 class Step:

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 import torch
 
-import common
 import picture
 import readme_table
+from vdenoise.datasets.folder import Folder
+from vdenoise.models import build, save
+
+import common
 import rmse_cells
 import run_quality
 import run_rmse
 from rmse_report import family
-from vdenoise.datasets.folder import Folder
-from vdenoise.models import build, save
 
 FRAMES, HEIGHT, WIDTH = 6, 40, 48
 PNG = b"\x89PNG"

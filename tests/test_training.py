@@ -7,12 +7,13 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from stripes import Data
 
 from vdenoise import load
 from vdenoise.cli import train as cli
 from vdenoise.training import TrainConfig, loop
 from vdenoise.training.loop import add_training_noise, layer_losses, train
+
+from stripes import Data
 
 
 @pytest.fixture

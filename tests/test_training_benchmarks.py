@@ -6,12 +6,13 @@ import json
 
 import pytest
 import torch
-from stripes import Data
+
+from vdenoise.training import TrainConfig, loop
+from vdenoise.training.loop import train
 
 import run_descent
 import run_speed
-from vdenoise.training import TrainConfig, loop
-from vdenoise.training.loop import train
+from stripes import Data
 
 
 @pytest.fixture
