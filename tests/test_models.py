@@ -302,6 +302,7 @@ def test_the_feedforward_step_follows_the_gradient_of_its_energy():
     torch.testing.assert_close(layer.project(y, encoded), (y - 0.3 * gradient).relu())
 
 
+@torch.no_grad()
 def test_the_published_energy_is_the_sum_of_its_parts():
     torch.manual_seed(0)
     layer = UTLayer(UTConfig(width=4, features=4)).double()
