@@ -87,7 +87,12 @@ def running_app(home: Path, *options: str) -> Iterator[tuple[str, Path]]:
             yield url, next(home.glob("vdenoise-*"))
         finally:
             process.terminate()
-            process.wait(30)
+            try:
+                process.wait(60)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
     left = list(home.glob("vdenoise-*"))
     assert not left, f"the app left {left} behind"
 

@@ -15,7 +15,6 @@ import av
 import numpy as np
 import pytest
 import torch
-from app_samples import edge_clip, tiny_checkpoint
 
 import app
 from vdenoise import page
@@ -27,6 +26,8 @@ from vdenoise.noise import add_noise
 from vdenoise.preview import Limits, Noise, errors, look, middle_of, moves, preview, to_tensor
 from vdenoise.studio import ADD_NOISE, AS_IT_IS, BY_HAND, GAMMA, SIGMA, Settings, Studio, sweep
 from vdenoise.video import VideoError, Writer, open_video
+
+from app_samples import clip_with_sound, edge_clip, tiny_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +121,17 @@ def test_a_stopped_job_keeps_what_is_done(clip, checkpoint, tmp_path):
     with open_video(step.clean) as reader:
         assert len(reader) == 5
     assert list(tmp_path.iterdir()) == [step.clean]  # the source plays as it is: no copy of it
+
+
+def test_the_sound_ends_with_what_is_done(checkpoint, tmp_path):
+    source, stop = clip_with_sound(tmp_path / "tone.mp4"), threading.Event()
+    for step in clean_file(source, tmp_path, str(checkpoint), stop=stop):
+        if isinstance(step, Progress) and step.done == 10:
+            stop.set()
+    with av.open(str(step.clean)) as file:
+        lengths = {s.type: float(s.duration * s.time_base) for s in file.streams}
+    assert lengths["video"] == pytest.approx(1, abs=0.2)
+    assert lengths["audio"] == pytest.approx(1, abs=0.3)
 
 
 def test_odd_sizes_come_out_playable(checkpoint, tmp_path):

@@ -11,12 +11,13 @@ import urllib.request
 
 import numpy as np
 import pytest
-from app_samples import clip_with_sound, edge_clip, running_app, tiny_checkpoint
 from gradio_client import Client, handle_file
 from gradio_client.exceptions import AppError
 
 import app
 from vdenoise.video import open_video
+
+from app_samples import clip_with_sound, edge_clip, running_app, tiny_checkpoint
 
 
 @pytest.fixture(scope="module")

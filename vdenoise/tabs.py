@@ -131,7 +131,7 @@ def denoise_tab(studio: Studio, example: Path | None) -> None:
     everything += [results, outcome, before, after, download]
     try_it.click(lambda: (str(example), ADD_NOISE), None, [video, controls[1]], **PAGE)
     opened = video.change(plainly(show_file), video, everything, show_progress_on=[facts], **PAGE)
-    opened.failure(clear, None, everything, **QUICK)
+    opened.failure(lambda: {**clear(), video: None}, None, [*everything, video], **QUICK)
     show: dict[str, Any] = {
         "fn": plainly(show_preview), "inputs": [*settings, at], "outputs": everything,
         "show_progress_on": [slider], "trigger_mode": "always_last", **WORK, **PAGE,

@@ -150,12 +150,13 @@ class Writer:
         return picture.reformat(format=self.stream.pix_fmt)
 
     def close(self) -> None:
-        """Finish the file and give it its name."""
+        """Finish the file and give it its name; the sound ends with the picture where frames are missing."""
         try:
             if self.stream is None:
                 raise VideoError(f"{self.path}: no frame was written; check the input")
             self.container.mux(self.stream.encode(None))
-            self._sound(float("inf"))
+            whole = self.like is None or self.count >= len(self.like)
+            self._sound(float("inf") if whole else self._time(self.count))
             self.container.close()
             self.temporary.replace(self.path)
         except av.error.FFmpegError as error:
