@@ -31,7 +31,8 @@ def test_a_seed_gives_the_same_bytes(kind):
     clean = texture()
     first = add_noise(clean, kind, level=0.1, generator=generator())
     assert torch.equal(first, add_noise(clean, kind, level=0.1, generator=generator()))
-    assert not torch.equal(first, add_noise(clean, kind, level=0.1, generator=generator(1)))
+    if kind != "h264":  # a codec draws nothing
+        assert not torch.equal(first, add_noise(clean, kind, level=0.1, generator=generator(1)))
     assert first.shape == clean.shape
     assert add_noise(clean, kind, level=0.3, generator=generator(), clip=True).aminmax() >= (0, 0)
 
@@ -59,10 +60,11 @@ def test_shot_noise_grows_with_the_light():
     assert float(light.std()) == pytest.approx(0.1 * (0.1 + 1.62) ** 0.5, rel=0.05)
 
 
-def test_salt_and_pepper_hits_the_share_it_says():
+def test_salt_and_pepper_hits_the_share_that_has_the_deviation():
+    """A share p of black and white has the deviation √p / 2 at mid-grey."""
     noisy = add_noise(grey(frames=20), "salt-and-pepper", level=0.2, generator=generator())
-    assert float((noisy == 0).double().mean()) == pytest.approx(0.1, rel=0.1)
-    assert float((noisy == 1).double().mean()) == pytest.approx(0.1, rel=0.1)
+    assert float((noisy == 0).double().mean()) == pytest.approx(0.08, rel=0.1)
+    assert float((noisy == 1).double().mean()) == pytest.approx(0.08, rel=0.1)
 
 
 def test_correlated_noise_is_correlated():
