@@ -10,11 +10,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from vdenoise import page
 from vdenoise.models.registry import shipped
 from vdenoise.preview import Limits
 from vdenoise.studio import Studio
-from vdenoise.tabs import benchmark_tab, denoise_tab, endpoints, stopper
+from vdenoise.web import page
+from vdenoise.web.benchmark import benchmark_tab
+from vdenoise.web.denoise import denoise_tab
+from vdenoise.web.endpoints import endpoints
+from vdenoise.web.events import stopper
 
 EXAMPLE = Path(__file__).resolve().parent / "examples" / "pedestrians.mp4"
 

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 import app
-from vdenoise import page
 from vdenoise.compare import NOISY, Cell, family, middle_frames, rmse_over_gamma, to_csv, to_png
 from vdenoise.filejob import Outcome, Progress, clean_file, watch
 from vdenoise.metrics import rmse
@@ -26,6 +25,7 @@ from vdenoise.noise import add_noise
 from vdenoise.preview import Limits, Noise, errors, look, middle_of, moves, preview, to_tensor
 from vdenoise.studio import ADD_NOISE, AS_IT_IS, BY_HAND, GAMMA, SIGMA, Settings, Studio, sweep
 from vdenoise.video import VideoError, Writer, open_video
+from vdenoise.web import page
 
 from app_samples import clip_with_sound, edge_clip, tiny_checkpoint
 

@@ -17,6 +17,8 @@ from vdenoise.compare import NOISY, Cell, family
 from vdenoise.filejob import Outcome, Progress
 from vdenoise.preview import Facts, Preview, scores
 
+USE = "Use the example clip"
+
 HEADER = """
 <header>
 <h1>vdenoise</h1>
