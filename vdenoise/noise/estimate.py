@@ -6,7 +6,7 @@ Axes: T frames, C channels, H W pixels, N blocks, l h low and high spatial frequ
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 
 import torch
@@ -23,7 +23,7 @@ LEAST = 96  # blocks that are averaged at least
 GROWTH = 1.5  # from one share to the next
 DOUBT = 1.5  # standard errors by which a larger share may differ
 FLAT = 2 / 255  # a border line with less range than this is a bar, not picture
-DEAD = 1e-10  # mean square of a block without any noise: σ = 0.003 grey levels
+DEAD = 1e-5  # range of a line without any noise: 0.003 grey levels
 CHROMA = 0.4  # with less noise in colour differences than this share, the noise was stored in 4:2:0
 # R − B and R − 2G + B: natural pictures have hardly any fine texture there.
 OPPONENT = ((1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
@@ -31,11 +31,12 @@ OPPONENT = ((1.0, 0.0, -1.0), (1.0, -2.0, 1.0))
 
 @dataclass(frozen=True)
 class _Blocks:
-    """Spectra of N blocks: low (N, C, l), high (N, C, h), partner (N, C, h), mean (N, C).
+    """N blocks: pixels (N, C, p), low (N, C, l), high (N, C, h), partner (N, C, h), mean (N, C).
 
     The noise variance is the mean of high · partner: the same values, where a block is measured by itself.
     """
 
+    pixels: Tensor
     low: Tensor
     high: Tensor
     partner: Tensor
@@ -65,9 +66,10 @@ def estimate_sigma(frames: Tensor) -> float:
     [0, 1], σ solves mean square = mean of v_σ(m), the variance of a clipped Gaussian whose mean after
     clipping is the block's mean m.
 
-    Left out: uniform bars around the picture, pairs of equal frames, and blocks without any noise if they
-    are the minority. The model is white noise of one level: noise that compression or resizing has smoothed
-    is underestimated, and of noise that depends on brightness the level of the flattest places is found.
+    Left out: uniform bars around the picture, pairs of equal frames, and blocks in which a line has one
+    value, unless they are the majority. The model is white noise of one level: noise that compression or
+    resizing has smoothed is underestimated, and of noise that depends on brightness the level of the flattest
+    places is found.
 
     Args:
         frames: (T, C, H, W) in [0, 1], plus noise; at most 8 pairs of neighbouring frames are looked at.
@@ -170,7 +172,7 @@ def _spectra(frames: Tensor, blocks: int) -> _Blocks:
     cut = frames.float().unfold(2, side, stride).unfold(3, side, stride)  # (n, C, y, x, side, side), a view
     flat = cut.permute(0, 2, 3, 1, 4, 5).reshape(-1, channels, side * side)
     values = flat @ high
-    return _Blocks(flat @ low, values, values, flat.mean(-1))
+    return _Blocks(flat, flat @ low, values, values, flat.mean(-1))
 
 
 @lru_cache(maxsize=SIDE)
@@ -187,8 +189,10 @@ def _basis(side: int) -> tuple[Tensor, Tensor]:
 
 
 def _combine(a: _Blocks, b: _Blocks, sign: int, mean: Tensor) -> _Blocks:
-    high = (a.high + sign * b.high) / 2**0.5
-    return _Blocks((a.low + sign * b.low) / 2**0.5, high, high, mean)
+    pixels, low, high = (
+        (x + sign * y) / 2**0.5 for x, y in ((a.pixels, b.pixels), (a.low, b.low), (a.high, b.high))
+    )
+    return _Blocks(pixels, low, high, high, mean)
 
 
 def _joined(times: int, *kinds: _Blocks) -> _Blocks:
@@ -198,14 +202,14 @@ def _joined(times: int, *kinds: _Blocks) -> _Blocks:
         parts = [getattr(kind, name) for kind in kinds]
         return torch.cat([x.view(times, len(x) // times, *x.shape[1:]) for x in parts], 1).flatten(0, 1)
 
-    return _Blocks(join("low"), join("high"), join("partner"), join("mean"))
+    return _Blocks(*(join(field.name) for field in fields(_Blocks)))
 
 
 def _measure(blocks: _Blocks, clipped: bool, times: int) -> float:
     """σ from the spectra of blocks, sorted by time, equally many of each."""
     if not blocks.high.shape[-1]:
         return 0.0
-    dead = torch.cat([blocks.low, blocks.high], -1).square().mean((-2, -1)) < DEAD
+    dead = _dead(blocks.pixels)
     alive = ~dead if dead.float().mean() < 0.5 else torch.ones_like(dead)
     channels = blocks.mean.shape[1]
     by_channel = _over_planes(blocks, alive, torch.eye(channels), clipped, times)
@@ -215,6 +219,14 @@ def _measure(blocks: _Blocks, clipped: bool, times: int) -> float:
     opponent /= opponent.norm(dim=1, keepdim=True)
     by_colour = _over_planes(blocks, alive, opponent, clipped, times)
     return min(by_channel, by_colour) if by_colour >= CHROMA * by_channel else by_channel
+
+
+def _dead(pixels: Tensor) -> Tensor:
+    """Blocks in which some row or column of every channel has one value (N,): no noise, or not everywhere."""
+    side = math.isqrt(pixels.shape[-1])
+    square = pixels.unflatten(-1, (side, side))
+    lines = torch.cat([square.amax(axis) - square.amin(axis) for axis in (-1, -2)], -1)
+    return (lines.amax(1) < DEAD).any(-1)
 
 
 def _over_planes(blocks: _Blocks, alive: Tensor, planes: Tensor, clipped: bool, times: int) -> float:
