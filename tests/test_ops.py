@@ -54,6 +54,22 @@ def test_weights_are_a_distribution(t, r):
     torch.testing.assert_close(w.sum(-1), torch.ones(2, t, dtype=torch.float64))
 
 
+@given(st.integers(1, 12), st.floats(0.0, 30.0), st.integers(0, 10_000))
+@settings(deadline=None, max_examples=40)
+def test_norm_lies_between_a_mean_and_a_copy(t, scale, seed):
+    generator = torch.Generator().manual_seed(seed)
+    q, k, v = torch.randn(3, 2, t, 4, dtype=torch.float64, generator=generator)
+    _, norm = attention(q * scale, k, v)
+    assert norm.min() >= t**-0.5 - 1e-12
+    assert norm.max() <= 1 + 1e-12
+
+
+def test_gaussian_attention_has_the_right_gradients():
+    f, v = random(2, 4, 3).requires_grad_(), random(2, 4, 5).requires_grad_()
+    bandwidth = torch.tensor(1.3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(gaussian_attention, (f, v, bandwidth))
+
+
 def test_attention_has_the_right_gradients():
     q, k, v, b = random(2, 4, 3), random(2, 4, 3) * 2, random(2, 4, 5), random(2, 4)
     inputs = [x.requires_grad_() for x in (q, k, v, b)]
