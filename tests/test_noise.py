@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sigma_rivals import METHODS
 from vdenoise.noise import NOISES, add_noise, estimate_sigma, estimate_sigma_per_frame, gamma_level
 from vdenoise.noise.estimate import _clipped_share
 from vdenoise.video.compress import compress, quantiser
@@ -175,6 +176,12 @@ def test_bad_noise_is_told(options, message):
 def test_the_level_is_found_again(sigma, clip, channels):
     noisy = add_noise(picture(channels=channels), level=sigma / 255, generator=generator())
     assert estimate_sigma(stored(noisy) if clip else noisy) * 255 == pytest.approx(sigma, rel=0.05)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_its_rivals_find_it_where_that_is_easy(method):
+    noisy = add_noise(picture(), level=30 / 255, generator=generator())
+    assert METHODS[method](noisy) * 255 == pytest.approx(30, rel=0.05)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 0.9, 1.0])
