@@ -14,6 +14,7 @@ import av
 import cv2
 import numpy as np
 import pytest
+from video_samples import decode, make, picture
 
 import vdenoise
 from vdenoise import Clip, VideoError, Writer
@@ -22,113 +23,17 @@ from vdenoise.video import probe
 SIZE = (128, 96)
 
 
-def picture(t: int, size: tuple[int, int] = SIZE) -> np.ndarray:
-    """A frame that no other is like: a ramp, and a block whose place and grey tell t."""
-    w, h = size
-    frame = np.zeros((h, w, 3), np.uint8)
-    frame[..., 0] = np.linspace(20, 220, w).astype(np.uint8)
-    frame[..., 1] = np.linspace(20, 220, h).astype(np.uint8)[:, None]
-    frame[8:40, (5 * t) % (w - 40) : (5 * t) % (w - 40) + 32, 2] = 60 + 9 * t % 190
-    return frame
+def test_decord_reads_what_is_not_written_again(tmp_path):
+    """Its frames are the same but for its rounding: darker by a level on average."""
+    path = make(tmp_path / "a.mp4")
+    with vdenoise.open(path) as exact, vdenoise.open(path, exact=False) as fast:
+        assert (exact.backend, fast.backend) == ("pyav", "decord")
+        assert "rounds colours" in exact.reason
+        difference = np.stack(list(fast)).astype(float) - decode(path)
+    assert -1.6 < difference.mean() < -0.6
 
 
-def make(
-    path: Path, codec: str, pix_fmt: str, frames: int = 14, size=SIZE, options=None, pts=None, sound=False
-) -> Path:
-    """A small file, by PyAV alone."""
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=12)
-        stream.width, stream.height = size
-        stream.pix_fmt = pix_fmt
-        stream.options = options or {}
-        if pts is not None:
-            stream.codec_context.time_base = Fraction(1, 600)
-        audio = container.add_stream("aac", rate=16000) if sound else None
-        for t in range(frames):
-            frame = av.VideoFrame.from_ndarray(picture(t, size), format="rgb24")
-            if pts is not None:
-                frame.pts, frame.time_base = pts[t], Fraction(1, 600)
-            container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-        if audio is not None:
-            tone = (np.sin(np.arange(16000 * frames // 12) / 5) * 8000).astype(np.int16)[None]
-            block = av.AudioFrame.from_ndarray(tone, format="s16", layout="mono")
-            block.sample_rate, block.pts, block.time_base = 16000, 0, Fraction(1, 16000)
-            container.mux(audio.encode(block))
-            container.mux(audio.encode(None))
-    return path
-
-
-def decode(path: Path, kind: str = "rgb24") -> np.ndarray:
-    """The independent sequential decode."""
-    with av.open(str(path)) as container:
-        frames = [f.to_ndarray(format=kind) for f in container.decode(video=0)]
-    return np.stack([f[..., None] if f.ndim == 2 else f for f in frames])
-
-
-KINDS = [
-    ("a.mp4", "libx264", "yuv420p", {"bf": "2"}),
-    ("a.mp4", "libx264", "yuv444p", {"bf": "0"}),
-    ("a.mkv", "libx264", "yuv420p", {"bf": "3", "x264-params": "open-gop=1:keyint=5:min-keyint=2"}),
-    ("a.mp4", "libx264", "yuv420p10le", {}),
-    ("a.mkv", "libx265", "yuv420p", {"x265-params": "log-level=none"}),
-    ("a.webm", "libvpx-vp9", "yuv420p", {"deadline": "realtime", "cpu-used": "8"}),
-    ("a.avi", "mpeg4", "yuv420p", {}),
-    ("a.avi", "mpeg4", "yuv420p", {"bf": "2"}),
-    ("a.avi", "mjpeg", "yuvj420p", {}),
-    ("a.mkv", "ffv1", "gray", {}),
-    ("a.mkv", "ffv1", "yuv444p", {}),
-    ("a.avi", "rawvideo", "yuv420p", {}),
-    ("a.mpg", "mpeg2video", "yuv420p", {"bf": "2"}),
-    ("a.ts", "libx264", "yuv420p", {"bf": "2"}),
-    ("a.mp4", "libx264", "yuv420p", {"color_range": "pc"}),
-]
-
-
-def kinds():
-    for name, codec, pix_fmt, options in KINDS:
-        label = "-".join([name[2:], codec, pix_fmt, *options])
-        yield pytest.param(name, codec, pix_fmt, options, id=label)
-
-
-@pytest.mark.parametrize(("name", "codec", "pix_fmt", "options"), list(kinds()))
-def test_frames_are_those_of_an_independent_decode(tmp_path, name, codec, pix_fmt, options):
-    if codec == "mpeg2video":
-        path = make_mpeg(tmp_path / name, options)
-    else:
-        path = make(tmp_path / name, codec, pix_fmt, size=(176, 144), options=options)
-    expected = decode(path, "gray" if pix_fmt == "gray" else "rgb24")
-    with vdenoise.open(path) as reader:
-        assert len(reader) == len(expected)
-        got = np.stack(list(reader))
-        np.testing.assert_array_equal(got, expected)
-        for i in (7, 2, -1, 0, len(expected) - 2):
-            np.testing.assert_array_equal(reader[i], expected[i])
-        np.testing.assert_array_equal(reader.read(3, 6), expected[3:6])
-        luma = np.stack(list(vdenoise.open(path, gray=True)))
-    np.testing.assert_array_equal(luma, decode(path, "gray"))
-
-
-def make_mpeg(path: Path, options: dict[str, str]) -> Path:
-    with av.open(str(path), "w", format="mpeg") as container:
-        stream = container.add_stream("mpeg2video", rate=25)
-        stream.width, stream.height, stream.pix_fmt = 176, 144, "yuv420p"
-        stream.options = options
-        for t in range(14):
-            container.mux(stream.encode(av.VideoFrame.from_ndarray(picture(t, (176, 144)), format="rgb24")))
-        container.mux(stream.encode(None))
-    return path
-
-
-@pytest.mark.parametrize("backend", ["decord", "pyav"])
-def test_both_backends_give_the_same_where_decord_is_right(tmp_path, backend):
-    path = make(tmp_path / "a.mp4", "libx264", "yuv420p")
-    with vdenoise.open(path, backend=backend) as reader:
-        assert reader.backend == backend
-        np.testing.assert_array_equal(np.stack(list(reader)), decode(path))
-
-
-def test_the_table_sends_faults_of_decord_to_pyav(tmp_path):
+def test_the_table_sends_faults_of_decord_to_pyav(tmp_path, caplog):
     chosen = {}
     for name, codec, pix_fmt in [
         ("a.mp4", "libx264", "yuv420p"),
@@ -136,17 +41,20 @@ def test_the_table_sends_faults_of_decord_to_pyav(tmp_path):
         ("c.ts", "libx264", "yuv420p"),
         ("d.mkv", "ffv1", "gray"),
     ]:
-        with vdenoise.open(make(tmp_path / name, codec, pix_fmt)) as reader:
+        with (
+            caplog.at_level("INFO"),
+            vdenoise.open(make(tmp_path / name, codec, pix_fmt), exact=False) as reader,
+        ):
             chosen[name] = reader.backend
-            assert reader.reason
+            assert f"reading {name} by {reader.backend}: {reader.reason}" in caplog.text
     assert chosen == {"a.mp4": "decord", "b.mp4": "pyav", "c.ts": "pyav", "d.mkv": "pyav"}
 
 
 def test_a_narrow_video_goes_to_pyav(tmp_path):
     """Decord gives four channels at some small widths."""
     path = make(tmp_path / "a.mp4", "libx264", "yuv420p", size=(48, 32))
-    with vdenoise.open(path) as reader:
-        np.testing.assert_array_equal(np.stack(list(reader)), decode(path))
+    with vdenoise.open(path, exact=False) as reader:
+        assert np.abs(np.stack(list(reader)) - decode(path)).max() < 1
 
 
 def test_one_frame(tmp_path):

@@ -144,10 +144,10 @@ def clean_file(
                 yield frame
 
         with ExitStack() as files:
-            writer = files.enter_context(Writer(clean, like=reader, overwrite=True))
+            writer = files.enter_context(Writer(clean, like=reader, sound="browser", overwrite=True))
             beside = None
             if copied:
-                beside = Writer(before_path, like=reader, overwrite=True, crf=CRF_BEFORE)
+                beside = Writer(before_path, like=reader, sound="browser", overwrite=True, crf=CRF_BEFORE)
                 files.enter_context(beside)
             try:
                 with _watched(

@@ -173,7 +173,7 @@ def admit(path: str | Path, limits: Limits | None = None) -> Reader:
         raise VideoError(
             f"{path} has {size:.0f} MB; at most {limits.megabytes:.0f} MB are taken, cut it shorter"
         )
-    reader = open_video(path)
+    reader = open_video(path, bits=8)
     if reader.width * reader.height > limits.pixels:
         raise VideoError(
             f"{path} has {reader.width}×{reader.height} pixels; at most {limits.pixels / 1e6:.1f} million are"

@@ -12,6 +12,7 @@ from tqdm import tqdm
 import vdenoise
 from vdenoise.models.registry import shipped
 from vdenoise.restore import WINDOW
+from vdenoise.video import CODECS, SOUND, create
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -20,7 +21,10 @@ def build_parser() -> argparse.ArgumentParser:
         prog="vdenoise", description="Clean a noisy video; sound, timing and colours stay as they are."
     )
     parser.add_argument("input", help="a video file, or a folder of images")
-    parser.add_argument("output", help="the clean video")
+    parser.add_argument(
+        "output",
+        help="the clean video, or a folder for images: frames, frames/*.png, frames/*.tif, frames/*.jpg",
+    )
     parser.add_argument(
         "--model",
         default="dust",
@@ -40,7 +44,26 @@ def build_parser() -> argparse.ArgumentParser:
         help="what decodes the input (default: auto)",
     )
     parser.add_argument(
+        "--codec",
+        default="auto",
+        choices=["auto", *CODECS],
+        help="of the output; ffv1 is lossless (default: by the name's ending, h264 for mp4 and mkv)",
+    )
+    parser.add_argument(
         "--crf", type=int, default=None, help="quality of the output, lower is better (default: the codec's)"
+    )
+    parser.add_argument(
+        "--pix-fmt",
+        default="auto",
+        metavar="NAME",
+        help="pixel format: source, yuv420p, yuv444p … (default: 4:2:0 at the input's bit depth)",
+    )
+    parser.add_argument(
+        "--sound",
+        default="keep",
+        choices=SOUND,
+        help="keep copies every track bit by bit where the container takes it (default), browser encodes what"
+        " browsers don't play, none leaves it out",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
@@ -66,10 +89,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 def clean_file(args: argparse.Namespace) -> None:
     """Read, clean and write, frame by frame."""
     model = vdenoise.load(args.model)
-    options = {} if args.crf is None else {"crf": args.crf}
     with (
         vdenoise.open(args.input, backend=args.backend) as reader,
-        vdenoise.Writer(args.output, like=reader, overwrite=args.overwrite, **options) as writer,
+        create(
+            args.output,
+            like=reader,
+            codec=args.codec,
+            crf=args.crf,
+            pix_fmt=args.pix_fmt,
+            sound=args.sound,
+            overwrite=args.overwrite,
+        ) as writer,
         tqdm(total=len(reader), unit="frame", disable=args.quiet, dynamic_ncols=True) as bar,
     ):
         for frame in vdenoise.denoise_stream(reader, model, args.sigma, args.device, window=args.window):

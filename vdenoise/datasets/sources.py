@@ -33,7 +33,7 @@ class Source:
 
     def open(self) -> AbstractContextManager[Any]:
         """A reader of uint8 frames (H, W, C); a context manager that closes its decoder."""
-        return open_video(self.path, gray=self.gray)
+        return open_video(self.path, gray=self.gray, exact=False, bits=8)
 
     def read(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Frames ``start`` to ``stop`` (fewer where the video ends before) as uint8 (n, H, W, C)."""

@@ -1,9 +1,9 @@
-"""Frames to a file: H.264 with the source's timing, its sound copied packet by packet."""
+"""Frames to a file: the source's timing, sound, colours and orientation around them."""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from types import TracebackType
@@ -13,11 +13,27 @@ import av
 import av.error
 import numpy as np
 
-from vdenoise.video.probe import VideoError
+from vdenoise.video import codecs
+from vdenoise.video.colour import FULL, LIMITED, Colour, to_frame
+from vdenoise.video.images import IMAGES, FolderWriter
+from vdenoise.video.probe import VideoError, VideoInfo
 from vdenoise.video.reader import Reader
+from vdenoise.video.tracks import Tracks
 
-TICKS = 90_000  # of the output's clock per second, MPEG's own
-CRF = 16  # visually lossless: the clean picture is not to be spoilt by its own compression
+MP4 = ("mp4", "mov", "ipod")
+TURNS = (*MP4, "matroska", "webm")  # containers that can ask the player to turn the picture
+EVEN = ("avi", "mpeg", "vob")  # have one frame rate and no time per frame
+RATE = 60_000  # ticks per second where an encoder takes no finer clock
+logger = logging.getLogger(__name__)
+
+
+def create(path: str | Path, *, like: Reader | None = None, **options: Any) -> Writer | FolderWriter:
+    """A writer for a name: a folder of images for ``frames/`` or ``frames/*.tif``, else a video."""
+    name = Path(path)
+    folder = name.is_dir() or not name.suffix or str(path).endswith(("/", os.sep))
+    if folder or name.suffix.lower() in IMAGES:
+        return FolderWriter(name, like=like, overwrite=options.get("overwrite", False))
+    return Writer(name, like=like, **options)
 
 
 class Writer:
@@ -25,15 +41,17 @@ class Writer:
 
     Args:
         path: the output; its suffix says the container (.mp4, .mkv, .mov, .avi, .webm …).
-        like: the reader whose times, rate and sound the output takes over.
+        like: the reader that the frames come from: times, rate, colours, rotation, pixel shape, bit depth,
+            sound, subtitles, chapters and title are taken over.
         fps: frames per second, where there is no ``like``.
-        codec: libav's name of an encoder.
-        crf: quality, 0 (best) – 51.
-        pix_fmt: pixel format of the file.
+        codec: "auto", or a name in ``codecs.CODECS``; ffv1 is lossless.
+        crf: quality, lower is better; None takes the codec's usual.
+        pix_fmt: "auto", "source", or libav's name.
+        sound: "keep", "browser" (encoded anew unless browsers play it) or "none".
         overwrite: replace an existing file.
 
     Raises:
-        VideoError: if the output is the input, exists already, or can't be written.
+        VideoError: if the output is the input, exists already, or can't be written as asked.
     """
 
     def __init__(
@@ -42,17 +60,26 @@ class Writer:
         *,
         like: Reader | None = None,
         fps: Fraction | float | None = None,
-        codec: str = "libx264",
-        crf: int = CRF,
-        pix_fmt: str = "yuv420p",
+        codec: str = "auto",
+        crf: int | None = None,
+        pix_fmt: str = "auto",
+        sound: str = "keep",
         overwrite: bool = False,
     ) -> None:
         self.path, self.like = Path(path), like
+        self.info: VideoInfo | None = like.info if like is not None else None
         self.fps = Fraction(fps).limit_denominator(100_000) if fps else (like.fps if like else Fraction(25))
-        self.codec, self.crf, self.pix_fmt = codec, crf, pix_fmt
-        self.count = 0
+        self.pix_fmt, self.sound, self.count = pix_fmt, sound, 0
+        self.codec = codecs.find(codec, self.path, self.info)
+        low, high = self.codec.quality
+        self.crf = self.codec.usual if crf is None else crf
+        if crf is not None and not low <= crf <= high:
+            scale = "is lossless and takes no crf" if self.codec.lossless else f"takes a crf of {low}–{high}"
+            raise VideoError(f"{self.codec.encoder} {scale}, got {crf}")
         if like is not None and self.path.exists() and like.path.exists() and self.path.samefile(like.path):
             raise VideoError(f"the output {self.path} is the input; give another name")
+        if self.path.is_dir():
+            raise VideoError(f"{self.path} is a folder; give the name of a file")
         if self.path.exists() and not overwrite:
             raise VideoError(f"{self.path} exists; give another name or --overwrite")
         if not self.path.parent.is_dir():
@@ -66,122 +93,191 @@ class Writer:
                 f"{self.path} can't be written ({error}); use a name that ends in .mp4 or .mkv"
             ) from error
         self.stream: Any = None
-        self._audio: Iterator[Any] | None = None
-        self._sound_to = float("-inf")
+        self.tracks: Tracks | None = None
+        self._durations: dict[int, int] = {}
 
     def _options(self) -> dict[str, str]:
         return {"movflags": "+faststart"} if self.path.suffix.lower() in (".mp4", ".mov", ".m4v") else {}
 
     def write(self, frame: np.ndarray) -> None:
-        """Append a frame, uint8 (H, W, C).
+        """Append a frame, uint8 or uint16 (H, W, C).
 
         Raises:
             VideoError: if the frame is of another kind than the first, or the encoder refuses.
         """
-        if frame.ndim != 3 or frame.shape[2] not in (1, 3) or frame.dtype != np.uint8:
+        if frame.ndim != 3 or frame.shape[2] not in (1, 3) or frame.dtype not in (np.uint8, np.uint16):
             raise VideoError(
-                f"a frame must be uint8 (H, W, C) with C = 1 or 3, got {frame.dtype} {frame.shape}"
+                f"a frame must be uint8 or uint16 (H, W, C) with C = 1 or 3, got {frame.dtype} {frame.shape}"
+            )
+        if self.stream is not None and frame.shape[:2] != self.shape:
+            raise VideoError(
+                f"a frame of {frame.shape[1]}×{frame.shape[0]} after {self.shape[1]}×{self.shape[0]}"
             )
         try:
             if self.stream is None:
                 self._start(frame)
-            elif (frame.shape[1], frame.shape[0]) != self.size:
-                raise VideoError(
-                    f"a frame of {frame.shape[1]}×{frame.shape[0]} after {self.size[0]}×{self.size[1]}"
-                )
-            time = self._time(self.count)
-            picture = self._picture(frame)
-            picture.pts, picture.time_base = round(time * TICKS), Fraction(1, TICKS)
-            self.container.mux(self.stream.encode(picture))
-            self._sound(time)
-        except av.error.FFmpegError as error:
-            raise VideoError(f"{self.path} can't be written ({error.strerror or error})") from error
+            image = np.rot90(frame, -self.turns) if self.turns else frame
+            picture = to_frame(image, self.stream.pix_fmt, self.colour)
+            picture.pts, picture.time_base = self._stamp(self.count), self.base
+            self._durations[picture.pts] = self._stamp(self.count + 1) - picture.pts
+            self._mux(self.stream.encode(picture))
+            if self.tracks is not None:
+                self.tracks.copy(until=self._time(self.count))
+        except (av.error.FFmpegError, OSError) as error:
+            raise self._failed(error) from error
         self.count += 1
 
+    def _failed(self, error: Exception) -> VideoError:
+        return VideoError(f"{self.path} can't be written ({getattr(error, 'strerror', None) or error})")
+
     def _start(self, frame: np.ndarray) -> None:
-        self.size = (frame.shape[1], frame.shape[0])
+        """Open the encoder, now that the first frame tells size, channels and depth."""
+        info, muxer = self.info, self.container.format.name
+        self.shape = frame.shape[:2]
+        self.turns = 0  # by how many quarters the picture is stored turned back from upright
+        if info is not None and info.rotation and info.rotation % 90 == 0 and muxer in TURNS:
+            self.turns = info.rotation // 90
+        height, width = self.shape[::-1] if self.turns % 2 else self.shape
         try:
-            stream = self.container.add_stream(self.codec, rate=self.fps)
+            stream: Any = self.container.add_stream(self.codec.encoder, rate=self.fps)
         except (av.error.FFmpegError, ValueError) as error:
             raise VideoError(
-                f"a {self.path.suffix} file does not take {self.codec} ({error}); write .mp4 or .mkv"
+                f"a {self.path.suffix} file does not take {self.codec.encoder} ({error}); write .mkv"
             ) from error
-        assert isinstance(stream, av.VideoStream)
-        stream.width, stream.height = self.size
-        # 4:2:0 stores a colour for every 2×2 pixels; odd sizes need a colour for each.
-        odd = self.size[0] % 2 or self.size[1] % 2
-        stream.pix_fmt = "yuv444p" if odd and self.pix_fmt == "yuv420p" else self.pix_fmt
-        stream.codec_context.time_base = Fraction(1, TICKS)
-        stream.options = {"crf": str(self.crf)}
         self.stream = stream
-        if self.like is not None and self.like.info is not None and self.like.info.audio:
-            self._source = av.open(str(self.like.path))
-            tracks = {a.index: self.container.add_stream_from_template(a) for a in self._source.streams.audio}
-            self._audio = self._packets(tracks)
+        stream.width, stream.height = width, height
+        deep, odd = frame.dtype == np.uint16, bool(width % 2 or height % 2)
+        stream.pix_fmt = codecs.pixel_format(self.codec, self.pix_fmt, info, frame.shape[2] == 1, deep, odd)
+        self._tag(stream)
+        self.base = self._clock()
+        stream.codec_context.time_base = self.base
+        options = {} if self.codec.lossless and not self.codec.options(0) else self.codec.options(self.crf)
+        if scale := options.pop("qscale", None):
+            stream.codec_context.flags |= 2  # AV_CODEC_FLAG_QSCALE
+            stream.codec_context.global_quality = int(scale) * 118  # FF_QP2LAMBDA
+        if muxer == "avi":
+            options["bf"] = "0"  # its players take frames in the order stored
+        options |= self._master(options)
+        stream.options = options
+        if self.turns:
+            stream.set_display_rotation((info.rotation + 180) % 360 - 180 if info else 0)
+        self._clocks(info)
+        if info is not None:
+            self.container.metadata.update(_described(info))
+            self.tracks = Tracks(info, self.container, self.origin, self.sound)
+            if hasattr(self.container, "set_chapters"):
+                self.container.set_chapters(self.tracks.source.chapters())
 
-    def _packets(self, tracks: dict[int, Any]) -> Iterator[Any]:
-        for packet in self._source.demux(*self._source.streams.audio):
-            if packet.dts is None:
-                continue
-            time = float(packet.dts * packet.time_base)
-            packet.stream = tracks[packet.stream.index]
-            yield time, packet
+    def _tag(self, stream: Any) -> None:
+        """Colours and pixel shape as they were; formats without a choice of range have their own."""
+        colour = self.info.colour if self.info is not None else Colour()
+        kind = av.VideoFormat(stream.pix_fmt)
+        if kind.name.startswith("yuvj") or self.codec.encoder == "mjpeg":
+            colour = colour.tagged(range=FULL)
+        elif self._full_by_nature() and not kind.is_rgb and len(kind.components) > 1:
+            colour = colour.tagged(range=LIMITED)
+        self.colour = colour
+        context = stream.codec_context
+        context.color_range, context.color_primaries = colour.range, colour.primaries
+        context.color_trc = colour.transfer
+        if not kind.is_rgb:
+            context.colorspace = colour.matrix if colour.matrix else 2
+        if self.info is not None and self.info.aspect != 1:
+            context.sample_aspect_ratio = self.info.aspect
 
-    def _sound(self, until: float) -> None:
-        """Copy the sound up to a time, so that both lie side by side in the file."""
-        while self._audio is not None and self._sound_to <= until:
-            found = next(self._audio, None)
-            if found is None:
-                self._audio = None
-                break
-            self._sound_to, packet = found
-            self.container.mux(packet)
+    def _full_by_nature(self) -> bool:
+        """The source is grey or RGB, whose range says nothing of the YUV that is written."""
+        return self.info is not None and (self.info.gray or av.VideoFormat(self.info.pix_fmt).is_rgb)
+
+    def _master(self, options: dict[str, str]) -> dict[str, str]:
+        """The HDR master's display and light, for the encoders that write them."""
+        info = self.info
+        if info is None or not (info.mastering or info.light):
+            return {}
+        if self.codec.encoder == "libx265":
+            words = ["hdr10=1", f"master-display={info.mastering}", f"max-cll={info.light}"]
+            return {"x265-params": ":".join([options["x265-params"], *(w for w in words if w[-1] != "=")])}
+        if self.codec.encoder == "libx264":
+            words = [f"mastering-display={info.mastering}", f"cll={info.light}"]
+            return {"x264-params": ":".join(w for w in words if w[-1] != "=")}
+        return {}
+
+    def _clock(self) -> Fraction:
+        """The unit of the output's times: the source's own where the container keeps a time per frame."""
+        info, frame = self.info, 1 / self.fps
+        self.even = info is None
+        if info is not None and self.container.format.name in EVEN:
+            if not info.steady:
+                raise VideoError(
+                    f"a {self.path.suffix} file has one frame rate and this source's varies;"
+                    " write .mp4 or .mkv"
+                )
+            self.even = True
+        if self.even:
+            return frame
+        assert self.like is not None
+        coarse = self.codec.encoder in ("mpeg4", "mpeg2video") and self.like.base.denominator > 65_535
+        return Fraction(1, RATE) if coarse else self.like.base
+
+    def _clocks(self, info: VideoInfo | None) -> None:
+        """Streams of MPEG begin anywhere; other containers begin where the source does."""
+        streams = info is not None and info.container in ("mpegts", "mpeg")
+        self.origin = info.start if info is not None and (streams or self.even) else Fraction(0)
 
     def _time(self, index: int) -> float:
-        if self.like is not None and index < len(self.like.times):
-            return self.like.times[index]
-        return float(index / self.fps)
+        """When a frame is shown, in the source's time."""
+        return float(self._stamp(index) * self.base + self.origin)
 
-    def _picture(self, frame: np.ndarray) -> av.VideoFrame:
-        if frame.shape[2] == 1:
-            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame[..., 0]), format="gray")
-        else:
-            picture = av.VideoFrame.from_ndarray(np.ascontiguousarray(frame), format="rgb24")
-        return picture.reformat(format=self.stream.pix_fmt)
+    def _stamp(self, index: int) -> int:
+        """When a frame is shown, in the output's clock; beyond the last, when that one ends."""
+        if self.even or self.like is None:
+            return index
+        stamps = self.like.stamps
+        last = len(stamps) - 1
+        stamp: Fraction | int = stamps[min(index, last)]
+        if index > last:
+            tail = self.info.tail if self.info is not None else 0
+            stamp += (index - last) * (tail or 1 / (self.fps * self.like.base))
+        return round(Fraction(stamp) * self.like.base / self.base - self.origin / self.base)
+
+    def _mux(self, packets: list[Any]) -> None:
+        for packet in packets:
+            if packet.pts in self._durations:
+                packet.duration = self._durations.pop(packet.pts)
+            self.container.mux(packet)
 
     def close(self) -> None:
         """Finish the file and give it its name; the sound ends with the picture where frames are missing."""
         try:
             if self.stream is None:
                 raise VideoError(f"{self.path}: no frame was written; check the input")
-            self.container.mux(self.stream.encode(None))
-            whole = self.like is None or self.count >= len(self.like)
-            self._sound(float("inf") if whole else self._time(self.count))
+            self._mux(self.stream.encode(None))
+            if self.tracks is not None:
+                assert self.like is not None
+                whole = self.count >= len(self.like)
+                self.tracks.copy(until=float("inf") if whole else self._time(self.count))
             self.container.close()
             self.temporary.replace(self.path)
-        except av.error.FFmpegError as error:
+        except (av.error.FFmpegError, OSError) as error:
             self.discard()
-            raise VideoError(f"{self.path} can't be written ({error.strerror or error})") from error
+            raise self._failed(error) from error
         except BaseException:
             self.discard()
             raise
         finally:
-            self._close_source()
+            if self.tracks is not None:
+                self.tracks.close()
 
     def discard(self) -> None:
         """Leave nothing behind."""
-        self._close_source()
+        if self.tracks is not None:
+            self.tracks.close()
         try:
             self.container.close()
-        except av.error.FFmpegError:
+        except (av.error.FFmpegError, OSError):
             pass  # what could not be written is thrown away in the next line
         finally:
             self.temporary.unlink(missing_ok=True)
-
-    def _close_source(self) -> None:
-        self._audio = None
-        if hasattr(self, "_source"):
-            self._source.close()
 
     def __enter__(self) -> Writer:
         return self
@@ -193,3 +289,10 @@ class Writer:
             self.close()
         else:
             self.discard()
+
+
+def _described(info: VideoInfo) -> dict[str, str]:
+    """Title, comment and the like; what the muxer says of itself is its own."""
+    with av.open(str(info.path), options={"protocol_whitelist": "file"}, metadata_errors="replace") as source:
+        own = ("encoder", "major_brand", "minor_version", "compatible_brands", "duration", "software")
+        return {k: v for k, v in source.metadata.items() if k.lower() not in own}
