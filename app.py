@@ -19,7 +19,7 @@ from vdenoise.web.denoise import denoise_tab
 from vdenoise.web.endpoints import endpoints
 from vdenoise.web.events import stopper
 
-EXAMPLE = Path(__file__).resolve().parent / "examples" / "pedestrians.mp4"
+EXAMPLE = Path(__file__).resolve().parent / "data" / "example.mp4"
 
 
 def build_app(
