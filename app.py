@@ -72,7 +72,7 @@ def launch_options(limits: Limits) -> dict[str, Any]:
     )
     return {
         "max_file_size": int(limits.megabytes * 1e6),
-        "allowed_paths": [str(EXAMPLE.parent)],
+        "allowed_paths": [str(EXAMPLE)],
         "ssr_mode": False,
         "theme": theme,
         "css": page.CSS,
