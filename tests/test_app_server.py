@@ -70,7 +70,7 @@ def test_the_sigma_of_a_program_is_used(client, tmp_path):
     source = edge_clip(tmp_path / "edge.mp4", frames=6)
     results = [client.predict(handle_file(source), "tiny", s, None, api_name="/denoise") for s in (0, 60)]
     first, second = (open_video(clean)[3].astype(int) for _, clean in results)
-    assert np.abs(first - second).max() > 2
+    assert (first != second).mean() > 0.005
     assert results[0][0]["rmse"] is None  # there is no clean clip to compare with
 
 

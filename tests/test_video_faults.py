@@ -211,7 +211,7 @@ def test_a_decoder_that_hangs_is_left_alone(tmp_path):
         "from vdenoise.video import watchdog\n"
         "watchdog.LIMIT = 1.0\n"
         "class Stuck(decord.VideoReader):\n"
-        "    def get_batch(self, indices): time.sleep(600)\n"
+        "    def next(self): time.sleep(600)\n"
         "decord.VideoReader = Stuck\n"
         "try:\n"
         "    list(vdenoise.open(sys.argv[1], exact=False))\n"

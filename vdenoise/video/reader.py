@@ -26,7 +26,6 @@ from vdenoise.video.probe import (
 )  # fmt: skip
 from vdenoise.video.watchdog import in_time
 
-BATCH = 8  # frames per call into Decord
 logger = logging.getLogger(__name__)
 
 
@@ -174,12 +173,12 @@ class FileReader(Reader):
         done = 0
         try:
             source: Any = decord.VideoReader(str(self.path), num_threads=1)
-            for start in range(0, len(self), BATCH):
-                batch = source.get_batch(list(range(start, min(start + BATCH, len(self))))).asnumpy()
-                for frame in batch:
-                    yield self._luma(frame) if self.channels == 1 else frame
-                    done += 1
-        except (decord.DECORDError, RuntimeError, IndexError) as error:
+            # Frame by frame: after get_batch its prefetch holds hundreds of megabytes.
+            for _ in range(len(self)):
+                frame = source.next().asnumpy()
+                yield self._luma(frame) if self.channels == 1 else frame
+                done += 1
+        except (decord.DECORDError, RuntimeError, IndexError, StopIteration) as error:
             reason = (str(error).strip() or type(error).__name__).splitlines()[0].split("] ")[-1][:120]
             if self.forced:
                 raise VideoError(f"Decord can't read {self.path} ({reason}); try --backend pyav") from error
