@@ -22,7 +22,7 @@ from vdenoise.datasets.measure import loader_speed, opencv_speed
 from vdenoise.descent import LayerDescent, Multipliers, PrimalDual
 from vdenoise.models import build
 from vdenoise.training import TrainConfig
-from vdenoise.training.loop import LUMA, add_training_noise, layer_losses
+from vdenoise.training.loop import LUMA, add_training_noise, layer_losses, training_stream
 
 from common import RESULTS, markdown_table, provenance, run, summary, write_json
 
@@ -63,10 +63,9 @@ def measure(
         found.setdefault("plain OpenCV loop", []).append({"clips_per_second": plain})
         for count in workers:
             for name, step in (("stream alone", None), ("stream and training step", Step(config))):
-                stream = DATASETS[data].training_stream(
-                    root, frames=config.frames, crop=config.crop, gray=False, seed=0
+                speed = loader_speed(
+                    training_stream(config), batch=config.batch, workers=count, step=step, batches=batches
                 )
-                speed = loader_speed(stream, batch=config.batch, workers=count, step=step, batches=batches)
                 found.setdefault(f"{name}, {count} workers", []).append(speed)
     return {name: _summaries(runs) for name, runs in found.items()}
 

@@ -37,7 +37,7 @@ class Data:
         return 50.0
 
     @staticmethod
-    def training_stream(root, *, frames, crop, gray, seed):
+    def training_stream(root, *, frames, crop, gray, seed, augment):
         return Stripes(frames, crop)
 
     @staticmethod

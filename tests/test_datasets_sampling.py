@@ -272,6 +272,24 @@ def test_kornia_augmentation_is_seeded_and_equal_on_all_frames():
     assert digest(islice(augmented, 10)) != digest(islice(stream(), 10))
 
 
+def test_kornia_changes_every_frame_of_a_moving_clip_alike():
+    """Frames in another order give the same frames in that order: no frame has a draw of its own."""
+    clip = torch.randint(0, 256, (5, 3, 24, 24), generator=torch.Generator().manual_seed(0)).byte()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    for key in range(8):
+        change = KorniaVideo(light=0.2, degrees=20)
+        assert torch.equal(change(clip[order], generator(key)), change(clip, generator(key))[order])
+
+
+def test_kornia_changes_the_share_it_says():
+    clip = torch.randint(0, 256, (2, 1, 16, 16), generator=torch.Generator().manual_seed(0)).byte()
+    change = KorniaVideo(share=0.25)
+    changed = sum(not torch.equal(change(clip, generator(key)), clip) for key in range(400))
+    assert abs(changed / 400 - 0.25) < 0.09  # four standard errors
+    with pytest.raises(ValueError, match="share=2: expected a share in"):
+        KorniaVideo(share=2)
+
+
 @pytest.fixture(scope="module")
 def photographs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("photographs")

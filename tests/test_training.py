@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import fields, replace
+from itertools import islice
 
+import cv2
+import numpy as np
 import pytest
 import torch
 
@@ -133,3 +137,18 @@ def test_bad_flags_end_with_2_and_one_line(config, flags, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_training_sees_the_augmented_clips(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "clip").mkdir()
+    for i in range(8):
+        cv2.imwrite(str(tmp_path / f"clip/{i}.png"), rng.integers(0, 256, (40, 40, 3), np.uint8))
+    config = TrainConfig(data="folder", root=str(tmp_path), frames=3, crop=16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # one video only
+        plain, some = (
+            list(islice(loop.training_stream(replace(config, augment=share)), 200)) for share in (0.0, 1.0)
+        )
+    assert not any(torch.equal(a, b) for a, b in zip(plain, some, strict=True))
+    assert all((s.float().std(dim=(2, 3)).amin() > 1) for s in some)

@@ -19,6 +19,8 @@ class TrainConfig:
         frames: T, frames of a training clip.
         short_share: share of the steps on clips cut to a random shorter T, so that a few frames do too.
         crop: side of a training clip in pixels.
+        augment: share of the crops of video that kornia changes in light (±10%), turn (±5°) and zoom (up to
+            1.2), all frames of a clip alike; moved photographs have their own camera.
         batch: clips per step; half as many in a colour step.
         colour_share: share of the steps on colour clips; the others see luma.
         steps: optimiser steps.
@@ -57,6 +59,7 @@ class TrainConfig:
     frames: int = 12
     short_share: float = 0.2
     crop: int = 48
+    augment: float = 0.25
     batch: int = 3
     colour_share: float = 0.25
     steps: int = 12_000
@@ -87,7 +90,7 @@ class TrainConfig:
         for name in ("frames", "crop", "batch", "steps", "segment", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("colour_share", "short_share", "clipped"):
+        for name in ("augment", "colour_share", "short_share", "clipped"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(
                     f"--{name.replace('_', '-')} is a share and lies in 0–1, got {getattr(self, name)}"

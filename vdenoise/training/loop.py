@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from vdenoise.datasets import DATASETS
-from vdenoise.datasets.lanes import loader
+from vdenoise.datasets.augment import KorniaVideo
+from vdenoise.datasets.lanes import LaneStream, loader
 from vdenoise.descent import LayerDescent, Multipliers, PrimalDual
 from vdenoise.models import build, save
 from vdenoise.training.config import TrainConfig
@@ -46,10 +47,7 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
     dataset = DATASETS[config.data]
     sigma_x = dataset.sigma_x(config.root)
     sigma = (config.gamma * sigma_x,) * 2 if config.gamma is not None else config.sigma
-    stream = dataset.training_stream(
-        config.root, frames=config.frames, crop=config.crop, gray=False, seed=config.seed
-    )
-
+    stream = training_stream(config)
     model = build(config.model, **config.options)
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=_ema(config.ema))
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
@@ -146,6 +144,18 @@ def layer_losses(
     scale = sigma.clamp(min=1 / 255) ** exponent * high ** (2 - exponent)
     errors = [(x - clean).square().mean(dim=(1, 2, 3, 4)) for x in (noisy, *iterates)]
     return (torch.stack(errors) / scale).mean(dim=1)
+
+
+def training_stream(config: TrainConfig) -> LaneStream:
+    """The uint8 RGB samples (T, 3, crop, crop) of a run."""
+    return DATASETS[config.data].training_stream(
+        config.root,
+        frames=config.frames,
+        crop=config.crop,
+        gray=False,
+        seed=config.seed,
+        augment=KorniaVideo(config.augment) if config.augment else None,
+    )
 
 
 def batches(stream: Any, config: TrainConfig, generator: torch.Generator) -> Iterator[Tensor]:
