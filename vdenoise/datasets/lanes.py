@@ -8,14 +8,20 @@ batch k holds the same bytes for every n: a DataLoader takes batch k from worker
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import cv2
 import numpy as np
 import torch
 from numpy.random import Generator, SeedSequence
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from vdenoise.datasets import once
+from vdenoise.datasets.frames import log as frames_log
 
 
 def generator(*key: int) -> Generator:
@@ -140,15 +146,18 @@ def loader(stream: LaneStream, batch: int, workers: int = 0) -> DataLoader[torch
             f"workers={workers}: expected 0 or a divisor of lanes={stream.lanes}; change one of the two"
         )
     stream.block = batch
+    context = multiprocessing.get_context("spawn") if workers else None
+    reports = once.shared(context, frames_log) if context else None
     return DataLoader(
         stream,
         batch_size=batch,
         num_workers=workers,
         drop_last=True,
-        multiprocessing_context="spawn" if workers else None,
-        worker_init_fn=_one_thread,
+        multiprocessing_context=context,
+        worker_init_fn=partial(_start_worker, reports),
     )
 
 
-def _one_thread(_: int) -> None:
+def _start_worker(reports: Any, _: int) -> None:
     cv2.setNumThreads(1)  # as torch does in its workers: they share the cores already
+    once.share(reports, frames_log)

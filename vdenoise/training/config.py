@@ -15,6 +15,8 @@ class TrainConfig:
         options: fields of the model's ``Config`` that differ from their defaults.
         data: name in ``vdenoise.datasets.DATASETS``.
         root: where the data lies; None is the data set's usual place.
+        corrupt: what becomes of a frame image that can't be decoded: "skip", "bridge" by the mean of its
+            neighbours, or "raise" an error; each is reported once.
         out: file of the trained model.
         frames: T, frames of a training clip.
         short_share: share of the steps on clips cut to a random shorter T, so that a few frames do too.
@@ -55,6 +57,7 @@ class TrainConfig:
     options: dict[str, Any] = field(default_factory=dict)
     data: str = "open"
     root: str | None = None
+    corrupt: str = "skip"
     out: str = "runs/dust.pt"
     frames: int = 12
     short_share: float = 0.2

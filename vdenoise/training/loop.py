@@ -44,7 +44,7 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
     """
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
-    dataset = DATASETS[config.data]
+    dataset = DATASETS[config.data].treating(config.corrupt)
     sigma_x = dataset.sigma_x(config.root)
     sigma = (config.gamma * sigma_x,) * 2 if config.gamma is not None else config.sigma
     stream = training_stream(config)
@@ -148,13 +148,17 @@ def layer_losses(
 
 def training_stream(config: TrainConfig) -> LaneStream:
     """The uint8 RGB samples (T, 3, crop, crop) of a run."""
-    return DATASETS[config.data].training_stream(
-        config.root,
-        frames=config.frames,
-        crop=config.crop,
-        gray=False,
-        seed=config.seed,
-        augment=KorniaVideo(config.augment) if config.augment else None,
+    return (
+        DATASETS[config.data]
+        .treating(config.corrupt)
+        .training_stream(
+            config.root,
+            frames=config.frames,
+            crop=config.crop,
+            gray=False,
+            seed=config.seed,
+            augment=KorniaVideo(config.augment) if config.augment else None,
+        )
     )
 
 
