@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from vdenoise.datasets import loader
+from vdenoise.datasets.augment import KorniaVideo
 from vdenoise.datasets.folder import Folder
 from vdenoise.datasets.sampling import ClipStream, CropPlan
 from vdenoise.datasets.sources import Source
@@ -86,7 +87,8 @@ def test_two_workers_give_the_batches_of_one_and_of_none(tmp_path):
         coded(tmp_path / f"{i}.mp4", seed=i)
 
     def batches(workers: int) -> list[torch.Tensor]:
-        stream = Folder().training_stream(tmp_path, frames=3, crop=32, gray=False, seed=5, buffer=32)
+        settings = {"frames": 3, "crop": 32, "gray": False, "seed": 5, "buffer": 32}
+        stream = Folder().training_stream(tmp_path, **settings, augment=KorniaVideo(0.5))
         return list(islice(loader(stream, 4, workers=workers), 12))
 
     alone = batches(0)
