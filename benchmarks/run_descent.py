@@ -42,7 +42,7 @@ def expected_losses(model: Any, root: str | None, clips: int, progress: tqdm) ->
     found: list[Tensor] = []
     with torch.inference_mode():
         for clean in islice(batches(stream, config, generator), clips):
-            noisy, level = add_training_noise(clean, sigma, config.clipped, generator)
+            noisy, level = add_training_noise(clean, sigma, config.clipped, generator, config.noise)
             outputs = model.iterates(noisy, level)
             for i in range(len(clean)):
                 one = slice(i, i + 1)

@@ -47,7 +47,9 @@ class Step:
     def __call__(self, batch: torch.Tensor) -> None:
         """Luma, noise, every layer decoded, one step."""
         clean = torch.einsum("c,btchw->bthw", torch.tensor(LUMA), batch.float() / 255).unsqueeze(2)
-        noisy, level = add_training_noise(clean, self.config.sigma, self.config.clipped, self.generator)
+        noisy, level = add_training_noise(
+            clean, self.config.sigma, self.config.clipped, self.generator, self.config.noise
+        )
         outputs = self.model.iterates(noisy, level)
         high = self.config.sigma[1] / 255
         self.primal_dual.step(layer_losses(outputs, noisy, clean, level, high, self.config.noise_exponent))

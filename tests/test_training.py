@@ -14,7 +14,8 @@ import torch
 
 from vdenoise import load
 from vdenoise.cli import train as cli
-from vdenoise.training import TrainConfig, loop
+from vdenoise.noise import NOISES
+from vdenoise.training import TrainConfig, loop, validate
 from vdenoise.training.loop import add_training_noise, layer_losses, train
 
 from stripes import Data
@@ -101,6 +102,37 @@ def test_noise_has_the_level_it_says():
         torch.ones_like(clean), (50.0, 50.0), 1.0, torch.Generator().manual_seed(0)
     )
     assert clipped.max() <= 1
+
+
+def test_training_noise_of_before_there_were_kinds_is_the_same():
+    clean, generator = torch.rand(3, 2, 1, 8, 8), torch.Generator().manual_seed(3)
+    noisy, level = add_training_noise(clean, (5.0, 55.0), 0.0, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(level, (5 + 50 * torch.rand(3, generator=generator)) / 255)
+    white = torch.randn(clean.shape, generator=generator)
+    torch.testing.assert_close(noisy, clean + level.view(3, 1, 1, 1, 1) * white)
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_a_model_trains_and_validates_under_every_kind_of_noise(config, kind, monkeypatch):
+    seen = []
+
+    def add_noise(clean, noise, *, level, generator):
+        seen.append(noise)
+        return NOISES[noise](clean, level, generator)
+
+    for module in (loop, validate):
+        monkeypatch.setattr(module, "add_noise", add_noise)
+    card = load(train(replace(config, noise=kind, steps=2), progress=False)).card
+    assert card["config"]["noise"] == kind
+    assert seen == [kind] * 3  # the validation clip and two steps
+    noisy, *layers = card["validation"]["val_rmse"]
+    assert noisy > 0.5
+    assert len(layers) == 3
+
+
+def test_an_unknown_kind_of_noise_is_told():
+    with pytest.raises(ValueError, match=r"--noise must be one of gaussian, uniform.*got 'rain'"):
+        TrainConfig(noise="rain")
 
 
 def test_losses_are_in_units_of_the_noise():

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from functools import partial
 
 import cv2
 import numpy as np
 import pytest
 import torch
 
+from vdenoise.datasets.folder import Folder
+from vdenoise.datasets.measure import opencv_speed
 from vdenoise.training import TrainConfig, loop
 from vdenoise.training.loop import train
 
@@ -64,6 +67,11 @@ def test_waiting_and_rates_are_measured_and_written(tmp_path, monkeypatch, capsy
     writer.release()
     (tmp_path / "b.avi").write_bytes((tmp_path / "a.avi").read_bytes())
     monkeypatch.setattr(run_speed, "Step", lambda config: lambda batch: time.sleep(0.02))
+    monkeypatch.setattr(run_speed, "opencv_speed", partial(opencv_speed, clips=20))
+    small = {"frames": 4, "crop": 16, "gray": False, "seed": 0, "buffer": 16}
+    monkeypatch.setattr(
+        run_speed, "training_stream", lambda config: Folder().training_stream(config.root, **small)
+    )
     out = tmp_path / "loader.json"
     flags = ["--loader", "--data", "folder", "--root", str(tmp_path), "--workers", "0", "--out", str(out)]
     assert run_speed.main([*flags, "--repeats", "2", "--batches", "3"]) == 0

@@ -14,6 +14,7 @@ from typing import Any
 from vdenoise.datasets import DATASETS
 from vdenoise.datasets.frames import CORRUPT
 from vdenoise.models import MODELS
+from vdenoise.noise import NOISES
 from vdenoise.training.config import TrainConfig
 
 
@@ -30,6 +31,7 @@ def build_parser() -> argparse.ArgumentParser:
         "model": list(MODELS),
         "data": list(DATASETS),
         "corrupt": list(CORRUPT),
+        "noise": list(NOISES),
         "cadence": ["batch", "epoch"],
     }
     for field in fields(TrainConfig):

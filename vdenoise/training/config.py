@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from vdenoise.noise import NOISES
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -32,6 +34,7 @@ class TrainConfig:
         warmup: steps of linear warm-up.
         clip_norm: largest gradient norm.
         ema: decay of the average of the weights that is validated and saved.
+        noise: kind of the noise, a key of ``vdenoise.noise.NOISES``; the model is told its level σ.
         gamma: train at the one noise deviation γ σ_x; then ``sigma`` is not used.
         sigma: (low, high) noise deviation on the 0–255 scale, uniform per clip.
         clipped: share of the clips whose noisy frames are clipped to [0, 1], as stored video is.
@@ -72,6 +75,7 @@ class TrainConfig:
     warmup: int = 200
     clip_norm: float = 0.1
     ema: float = 0.998
+    noise: str = "gaussian"
     gamma: float | None = None
     sigma: tuple[float, float] = (0.0, 55.0)
     clipped: float = 0.75
@@ -98,6 +102,8 @@ class TrainConfig:
                 raise ValueError(
                     f"--{name.replace('_', '-')} is a share and lies in 0–1, got {getattr(self, name)}"
                 )
+        if self.noise not in NOISES:
+            raise ValueError(f"--noise must be one of {', '.join(NOISES)}, got {self.noise!r}")
         if not 0 <= self.sigma[0] <= self.sigma[1]:
             raise ValueError(f"--sigma takes a low and a high value, 0 ≤ low ≤ high, got {self.sigma}")
         if self.sigma[1] == 0 and self.gamma is None:

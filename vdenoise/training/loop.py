@@ -19,6 +19,7 @@ from vdenoise.datasets.augment import KorniaVideo
 from vdenoise.datasets.lanes import LaneStream, loader
 from vdenoise.descent import LayerDescent, Multipliers, PrimalDual
 from vdenoise.models import build, save
+from vdenoise.noise import add_noise
 from vdenoise.training.config import TrainConfig
 from vdenoise.training.log import RunLog
 from vdenoise.training.state import load_state, save_state
@@ -52,7 +53,9 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=_ema(config.ema))
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
     primal_dual = _primal_dual(config, model.config.layers, optimizer)
-    validation = Validation(dataset.evaluation_clips(config.root, "val"), (sigma[0] + sigma[1]) / 2)
+    validation = Validation(
+        dataset.evaluation_clips(config.root, "val"), (sigma[0] + sigma[1]) / 2, config.noise
+    )
 
     state_path = Path(f"{config.out}.state")
     state_path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,7 +72,7 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
                 if step == config.steps or spent >= 1:
                     break
                 optimizer.param_groups[0]["lr"] = _learning_rate(config, step, spent)
-                noisy, level = add_training_noise(clean, sigma, config.clipped, generator)
+                noisy, level = add_training_noise(clean, sigma, config.clipped, generator, config.noise)
                 losses = layer_losses(
                     model.iterates(noisy, level), noisy, clean, level, sigma[1] / 255, config.noise_exponent
                 )
@@ -99,15 +102,20 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
 
 
 def add_training_noise(
-    clean: Tensor, sigma: tuple[float, float], clipped: float, generator: torch.Generator
+    clean: Tensor,
+    sigma: tuple[float, float],
+    clipped: float,
+    generator: torch.Generator,
+    kind: str = "gaussian",
 ) -> tuple[Tensor, Tensor]:
-    """White Gaussian noise of a deviation drawn per clip.
+    """Noise of a level drawn per clip.
 
     Args:
         clean: (B, T, C, H, W) in [0, 1].
-        sigma: (low, high) on the 0–255 scale, uniform.
+        sigma: (low, high) of the level on the 0–255 scale, uniform.
         clipped: share of the clips clipped to [0, 1] afterwards.
         generator: source of all randomness here.
+        kind: a key of ``vdenoise.noise.NOISES``.
 
     Returns:
         noisy (B, T, C, H, W), and σ (B,) in the units of ``clean``.
@@ -115,8 +123,7 @@ def add_training_noise(
     b = len(clean)
     low, high = sigma[0] / 255, sigma[1] / 255
     level = low + (high - low) * torch.rand(b, generator=generator)
-    noise = torch.randn(clean.shape, generator=generator)
-    noisy = clean + level.view(b, 1, 1, 1, 1) * noise
+    noisy = add_noise(clean, kind, level=level, generator=generator)
     clip = torch.rand(b, generator=generator) < clipped
     return torch.where(clip.view(b, 1, 1, 1, 1), noisy.clamp(0, 1), noisy), level
 
