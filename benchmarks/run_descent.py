@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from vdenoise.datasets import loader
 from vdenoise.models import load
 from vdenoise.models.registry import shipped
 from vdenoise.training import TrainConfig
@@ -37,11 +38,11 @@ def expected_losses(model: Any, root: str | None, clips: int, progress: tqdm) ->
     # Cards without the field are of runs that had no augmentation.
     asked = {"augment": 0.0, **card["config"], "sigma": tuple(card["config"]["sigma"]), "root": root}
     config = TrainConfig(**{**asked, "seed": SEED})
-    stream = training_stream(config)
+    samples = loader(training_stream(config), config.batch)
     generator = torch.Generator().manual_seed(SEED)
     found: list[Tensor] = []
     with torch.inference_mode():
-        for clean in islice(batches(stream, config, generator), clips):
+        for clean in islice(batches(samples, config, generator), clips):
             noisy, level = add_training_noise(clean, sigma, config.clipped, generator, config.noise)
             outputs = model.iterates(noisy, level)
             for i in range(len(clean)):

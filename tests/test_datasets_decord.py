@@ -89,10 +89,18 @@ def test_two_workers_give_the_batches_of_one_and_of_none(tmp_path):
     def batches(workers: int) -> list[torch.Tensor]:
         settings = {"frames": 3, "crop": 32, "gray": False, "seed": 5, "buffer": 32}
         stream = Folder().training_stream(tmp_path, **settings, augment=KorniaVideo(0.5))
-        return list(islice(loader(stream, 4, workers=workers), 12))
+        source, found = loader(stream, 4, workers=workers), []
+        children = set()
+        for epoch in (0, 1):  # the workers live on, and hear of it
+            stream.set_epoch(epoch)
+            found += islice(source, 12)
+            children |= {child.pid for child in multiprocessing.active_children()}
+        assert len(children) == workers
+        return found
 
     alone = batches(0)
     before = len(multiprocessing.active_children())
+    assert not torch.equal(alone[0], alone[12])
     for workers in (1, 2):
         assert all(torch.equal(a, b) for a, b in zip(alone, batches(workers), strict=True))
     assert len(multiprocessing.active_children()) == before

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -49,6 +49,7 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
     sigma_x = dataset.sigma_x(config.root)
     sigma = (config.gamma * sigma_x,) * 2 if config.gamma is not None else config.sigma
     stream = training_stream(config)
+    samples = loader(stream, config.batch, config.workers)
     model = build(config.model, **config.options)
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=_ema(config.ema))
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
@@ -67,7 +68,7 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
             generator = torch.Generator().manual_seed(config.seed * 1_000_003 + segment)
             stream.set_epoch(segment)
             model.train()
-            for clean in islice(batches(stream, config, generator), config.segment):
+            for clean in islice(batches(samples, config, generator), config.segment):
                 spent = _spent(config, step, elapsed + time.monotonic() - started)
                 if step == config.steps or spent >= 1:
                     break
@@ -169,17 +170,17 @@ def training_stream(config: TrainConfig) -> LaneStream:
     )
 
 
-def batches(stream: Any, config: TrainConfig, generator: torch.Generator) -> Iterator[Tensor]:
+def batches(source: Iterable[Tensor], config: TrainConfig, generator: torch.Generator) -> Iterator[Tensor]:
     """The clean clips of a run, (B, T, C, crop, crop) in [0, 1].
 
     Luma, or every few steps colour in half the number; some cut to fewer frames.
 
     Args:
-        stream: uint8 samples (T, 3, crop, crop).
+        source: uint8 batches (B, T, 3, crop, crop), without end.
         config: batch, shares of colour and of short clips.
         generator: source of all randomness here.
     """
-    samples = iter(loader(stream, config.batch, config.workers))
+    samples = iter(source)
     every = round(1 / config.colour_share) if config.colour_share else 0
     step = 0
     while True:
