@@ -297,6 +297,15 @@ def test_check_on_the_command_line(avenue, ucsd, monkeypatch, capfd):
     assert output.err.count("\n") == 1
 
 
+def test_check_tells_every_broken_video(avenue, monkeypatch):
+    monkeypatch.setattr(Avenue, "published", Published((3, 2), (18, 12), (WIDTH, HEIGHT)))
+    (avenue / "training_videos/02.avi").write_bytes(b"")
+    (avenue / "testing_videos/01.avi").write_bytes(b"<html>404</html>" * 9)
+    with pytest.raises(ValueError, match=r"02\.avi.*training frames: 12, published 18.*01\.avi") as found:
+        Avenue().check(avenue)
+    assert "\n" not in str(found.value)
+
+
 def test_check_compares_with_the_published_numbers(avenue, ucsd, monkeypatch):
     monkeypatch.setattr(Avenue, "published", Published((3, 2), (18, 12), (WIDTH, HEIGHT)))
     report = Avenue().check(avenue)
