@@ -103,7 +103,7 @@ def checkpoints(results: Path, checkpoints: Path) -> str:
                 layers,
             ]
         )
-        commands.append(card["command"])
+        commands.append(command(card))
     if not rows:
         return ""
     header = [
@@ -129,6 +129,7 @@ def cards(results: Path, checkpoints: Path) -> str:
         net = load(path)
         card, config = net.card, net.card["config"]
         low, high = card["sigma"]
+        kind = config.get("noise", "gaussian").capitalize()
         noise = f"one level, σ {low:.2f}" if low == high else f"σ uniform in {low:g}–{high:g}"
         descent = (
             f"layer descent with α {config['alpha']:g}, dual rate {config['dual_lr']:g}"
@@ -146,9 +147,9 @@ def cards(results: Path, checkpoints: Path) -> str:
                     "",
                     f"- Model: {name_of(net)} ({options}), {weights:,} weights, {size:.0f} KiB",
                     f"- Data: `{card['data']}` (see `data/README.md`), σ_x {card['sigma_x']:.2f}",
-                    f"- Noise: Gaussian, {noise}; {100 * config['clipped']:.0f}% of the clips clipped",
+                    f"- Noise: {kind}, {noise}; {100 * config['clipped']:.0f}% of the clips clipped",
                     f"- Objective: {descent}; seed {config['seed']}",
-                    f"- Command: `{card['command']}`",
+                    f"- Command: `{command(card)}`",
                     f"- Took {card['steps']:,} steps, {card['minutes']:.0f} min, {card['threads']} core",
                     f"- Validation at σ {card['validation']['val_sigma']:.1f}, RMSE of the input and every "
                     f"layer: {layers}",
@@ -157,6 +158,11 @@ def cards(results: Path, checkpoints: Path) -> str:
             )
         )
     return "\n" + "\n".join(parts)
+
+
+def command(card: dict[str, Any]) -> str:
+    """What trains the like today; cards without the field are of runs before there was augmentation."""
+    return card["command"] + ("" if "augment" in card["config"] else " --augment 0")
 
 
 def source(document: dict[str, Any]) -> str:

@@ -32,11 +32,13 @@ class Settings:
         blind: give the model the estimated σ instead of the true one.
         clipped: clip the noisy frames to [0, 1].
         block: side in pixels of the blocks of a window in which descent is counted.
+        noise: its kind, a key of ``vdenoise.noise.NOISES``.
     """
 
     blind: bool = False
     clipped: bool = False
     block: int = 64
+    noise: str = "gaussian"
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def measure(net: Any, clip: Clip, sigma: float, seed: int, settings: Settings, d
     Args:
         net: a model, or None to measure the input alone.
         clip: the clean windows.
-        sigma: noise deviation on the 0–255 scale.
+        sigma: level of the noise on the 0–255 scale, the deviation where it is Gaussian.
         seed: seed of the noise.
         settings: see :class:`Settings`.
         device: where the model lies.
@@ -112,7 +114,9 @@ def measure(net: Any, clip: Clip, sigma: float, seed: int, settings: Settings, d
     values, descending, blocks, seconds = 0, 0, 0, 0.0
     for frames in clip.windows:
         clean = torch.from_numpy(frames).permute(0, 3, 1, 2).float().div(255)
-        noisy = add_noise(clean, "gaussian", level=sigma / 255, generator=generator, clip=settings.clipped)
+        noisy = add_noise(
+            clean, settings.noise, level=sigma / 255, generator=generator, clip=settings.clipped
+        )
         outputs = [noisy]
         if net is not None:
             level = estimate_sigma(noisy) if settings.blind else sigma / 255

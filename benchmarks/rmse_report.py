@@ -87,9 +87,11 @@ def markdown(document: dict[str, Any]) -> str:
     """Everything that the benchmark prints: per table RMSE and PSNR, descent, every layer, time."""
     parts = [document["pooled"]]
     tables = document["tables"]
+    kind = document["settings"].get("noise", "gaussian")  # results of before there were others lack it
+    under = "" if kind == "gaussian" else f" under {kind} noise"
     # A data set of many clips is read as one; every clip is in the JSON.
     for table in tables if len(tables) <= 4 else tables[-1:]:
-        parts += [f"### {table['name']}: RMSE (PSNR, dB)", curve_table(document, table)]
+        parts += [f"### {table['name']}: RMSE (PSNR, dB){under}", curve_table(document, table)]
         parts += ["Every layer at the noise that a model was trained at:", layer_table(document, table)]
         parts += ["Share of blocks that descend at every layer:", descent_table(document, table)]
     return "\n\n".join(parts) + "\n"

@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from vdenoise.datasets import DATASETS
+from vdenoise.datasets import loader
 from vdenoise.models import load
 from vdenoise.models.registry import shipped
 from vdenoise.training import TrainConfig
-from vdenoise.training.loop import add_training_noise, batches, layer_losses
+from vdenoise.training.loop import add_training_noise, batches, layer_losses, training_stream
 
 from common import RESULTS, markdown_table, provenance, read_json, run, write_json
 
@@ -34,16 +34,16 @@ SEED = 1_000_003  # away from the seeds that trainings use
 def expected_losses(model: Any, root: str | None, clips: int, progress: tqdm) -> Tensor:
     """f_0 … f_L of single clips of the model's training distribution, (clips, L + 1)."""
     card = model.card
-    config = TrainConfig(**{**card["config"], "sigma": tuple(card["config"]["sigma"]), "root": root})
     sigma = tuple(card["sigma"])
-    stream = DATASETS[config.data].training_stream(
-        config.root, frames=config.frames, crop=config.crop, gray=False, seed=SEED
-    )
+    # Cards without the field are of runs that had no augmentation.
+    asked = {"augment": 0.0, **card["config"], "sigma": tuple(card["config"]["sigma"]), "root": root}
+    config = TrainConfig(**{**asked, "seed": SEED})
+    samples = loader(training_stream(config), config.batch)
     generator = torch.Generator().manual_seed(SEED)
     found: list[Tensor] = []
     with torch.inference_mode():
-        for clean in islice(batches(stream, config, generator), clips):
-            noisy, level = add_training_noise(clean, sigma, config.clipped, generator)
+        for clean in islice(batches(samples, config, generator), clips):
+            noisy, level = add_training_noise(clean, sigma, config.clipped, generator, config.noise)
             outputs = model.iterates(noisy, level)
             for i in range(len(clean)):
                 one = slice(i, i + 1)

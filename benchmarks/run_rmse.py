@@ -26,6 +26,7 @@ from vdenoise.datasets import DATASETS
 from vdenoise.datasets.base import as_gray
 from vdenoise.models import load
 from vdenoise.models.registry import name_of, shipped
+from vdenoise.noise import NOISES
 
 from common import RESULTS, commit, pick_device, provenance, run
 from rmse_cells import CellStore, Clip, Settings, load_clip, measure
@@ -83,6 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
     add(
         "--sigma", choices=["true", "auto"], default="true", help="the σ that models are told (default: true)"
     )
+    add("--noise", default="gaussian", choices=list(NOISES), help="its kind (default: gaussian)")
     add("--clipped", action="store_true", help="clip the noisy frames, as stored video is")
     add("--windows", type=int, help="windows per clip, evenly spread; 0: the whole clip (default: 2)")
     add("--window", type=int, help="frames that a model sees at once (default: 15)")
@@ -104,7 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(args, name) is None:
             setattr(args, name, value)
     if args.out is None:
-        args.out = RESULTS / f"rmse-{args.data}{'-quick' if args.quick else ''}"
+        kind = "" if args.noise == "gaussian" else f"-{args.noise}"
+        args.out = RESULTS / f"rmse-{args.data}{kind}{'-quick' if args.quick else ''}"
     return run(
         "run_rmse", lambda: benchmark(args, arguments), "the same command goes on with the missing cells"
     )
@@ -119,7 +122,7 @@ def benchmark(args: argparse.Namespace, argv: Sequence[str]) -> int:
     sigma_x = None if args.sigma_grid else data_deviation(args, entries)
     axis = args.sigma_grid or list(GAMMAS)
     sigmas = [value * (sigma_x or 1) for value in axis]
-    settings = Settings(args.sigma == "auto", args.clipped)
+    settings = Settings(args.sigma == "auto", args.clipped, noise=args.noise)
     store = CellStore(args.out.with_name(f"{args.out.name}.cells.jsonl"), args.fresh)
     found: list[dict[str, Any]] = []
     total = len(sources) * len(entries) * len(sigmas) * args.seeds

@@ -32,12 +32,16 @@ class Clip:
 
 
 class Data:
+    @classmethod
+    def treating(cls, corrupt):
+        return cls
+
     @staticmethod
     def sigma_x(root):
         return 50.0
 
     @staticmethod
-    def training_stream(root, *, frames, crop, gray, seed):
+    def training_stream(root, *, frames, crop, gray, seed, augment):
         return Stripes(frames, crop)
 
     @staticmethod

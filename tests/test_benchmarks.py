@@ -112,6 +112,21 @@ def test_rmse_over_gamma(command, tmp_path, capsys):
     assert {p.name for p in tmp_path.iterdir()} == {"rmse.json", "rmse.csv", "rmse.png", "rmse.cells.jsonl"}
 
 
+def test_rmse_under_other_noise(command, tmp_path, capsys):
+    short = [*command, "--seeds", "1", "--windows", "1", "--sigma-grid", "20", "--clips", "door"]
+    del short[short.index("--sigma-x") : short.index("--sigma-x") + 2]
+    found = {}
+    for kind in ("gaussian", "rows", "h264"):
+        assert run_rmse.main([*short, "--noise", kind]) == 0
+        document = json.loads((tmp_path / "rmse.json").read_text())
+        assert document["settings"]["noise"] == kind
+        found[kind] = document["tables"][-1]["rows"][0]["cells"][0]["rmse"]["mean"]
+        assert (f"under {kind} noise" in capsys.readouterr().out) == (kind != "gaussian")
+    assert found["rows"] == pytest.approx(20, rel=0.3)  # few rows
+    assert found["rows"] != found["gaussian"] == pytest.approx(20, rel=0.03)
+    assert 0 < found["h264"] < 20
+
+
 def test_a_stopped_run_goes_on(command, tmp_path, monkeypatch):
     command = [*command, "--seeds", "1", "--windows", "1"]
     cells_in_all = 2 * 3 * 10  # clips, rows, γ

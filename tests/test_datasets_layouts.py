@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 
+from vdenoise.cli.train import main
 from vdenoise.datasets import DATASETS, loader
 from vdenoise.datasets.avenue import Avenue
 from vdenoise.datasets.folder import Folder
@@ -259,6 +260,52 @@ def test_a_half_unpacked_root_says_what_was_found(tmp_path):
         Avenue().training_videos(tmp_path)
 
 
+def test_a_half_unpacked_root_says_where_the_unpacking_stopped(tmp_path):
+    (tmp_path / "UCSD_Anomaly_Dataset.v1p2/UCSDped1/Train").mkdir(parents=True)
+    with pytest.raises(
+        ValueError,
+        match=r"found UCSD_Anomaly_Dataset\.v1p2/, and in UCSD_\S+v1p2/UCSDped1/Train nothing\.",
+    ):
+        UCSD().training_videos(tmp_path)
+
+
+@pytest.mark.parametrize("policy", ["skip", "bridge", "raise"])
+def test_the_command_line_chooses_what_becomes_of_corrupt_frames(ucsd, policy, monkeypatch):
+    seen = []
+    monkeypatch.setattr(UCSD, "check", lambda self, root: seen.append(self.corrupt) or "")
+    assert main(["--data", "ucsd-ped1", "--root", str(ucsd), "--corrupt", policy, "--check"]) == 0
+    assert seen == [policy]
+    for made in (UCSD(1), UCSD()):
+        with made.treating(policy).test_videos(ucsd)[1].open() as reader:
+            assert len(reader) == (5 if policy == "skip" else 6)
+
+
+def test_an_unknown_policy_is_told():
+    with pytest.raises(ValueError, match="corrupt='ignore': expected one of skip, bridge, raise"):
+        Avenue().treating("ignore")
+
+
+def test_check_on_the_command_line(avenue, ucsd, monkeypatch, capfd):
+    monkeypatch.setattr(Avenue, "published", Published((3, 2), (18, 12), (WIDTH, HEIGHT)))
+    assert main(["--data", "avenue", "--root", str(avenue), "--check"]) == 0
+    assert capfd.readouterr().out.endswith("as published\n")
+    assert main(["--data", "ucsd-ped2", "--root", str(ucsd), "--check"]) == 2
+    output = capfd.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("vdenoise-train: ucsd-ped2 under")
+    assert "training clips: 2, published 16; " in output.err
+    assert output.err.count("\n") == 1
+
+
+def test_check_tells_every_broken_video(avenue, monkeypatch):
+    monkeypatch.setattr(Avenue, "published", Published((3, 2), (18, 12), (WIDTH, HEIGHT)))
+    (avenue / "training_videos/02.avi").write_bytes(b"")
+    (avenue / "testing_videos/01.avi").write_bytes(b"<html>404</html>" * 9)
+    with pytest.raises(ValueError, match=r"02\.avi.*training frames: 12, published 18.*01\.avi") as found:
+        Avenue().check(avenue)
+    assert "\n" not in str(found.value)
+
+
 def test_check_compares_with_the_published_numbers(avenue, ucsd, monkeypatch):
     monkeypatch.setattr(Avenue, "published", Published((3, 2), (18, 12), (WIDTH, HEIGHT)))
     report = Avenue().check(avenue)
@@ -319,11 +366,15 @@ def test_folder_of_videos_of_images_and_of_both(tmp_path):
     images(tmp_path / "deep/c", ["1.tif"])
     assert names(Folder().training_videos(tmp_path / "deep")) == ["c"]
     assert names(Folder().training_videos(tmp_path / "a")) == ["a"]
-    assert "b: 6 frames, 80×40" in Folder().check(tmp_path)
+    assert "b.avi: 6 frames, 80×40" in Folder().check(tmp_path)
     parts = tmp_path / "parts"
     for i, split in enumerate(("train", "val", "test")):
         avi(parts / split / f"{i}.avi")
     assert [names(Folder().videos(parts, s)) for s in ("train", "val", "test")] == [["0"], ["1"], ["2"]]
+    assert Folder().check(parts).count(".avi: 6 frames") == 3
+    shutil.rmtree(parts / "train")
+    with pytest.raises(ValueError, match="for train/ or videos beside val/ and test/; found test/, val/"):
+        Folder().training_videos(parts)  # never those of the other splits
 
 
 def test_one_training_video_validates_on_itself_and_says_so(tmp_path):
@@ -356,6 +407,19 @@ def test_two_workers_give_the_batches_of_none_after_the_parent_has_read_video(tm
     assert all(torch.equal(a, b) for a, b in zip(alone, islice(together, 5), strict=True))
     del together  # ends the workers
     assert len(multiprocessing.active_children()) == before
+
+
+def test_two_workers_and_their_parent_report_a_corrupt_frame_once(tmp_path, capfd, caplog):
+    for name in ("a", "b", "c"):
+        images(tmp_path / name, [f"{i}.png" for i in range(8)])
+    (tmp_path / "a/3.png").write_bytes(b"x")
+    made, settings = Folder(), {"frames": 3, "crop": 16, "gray": True, "seed": 5, "buffer": 16}
+    list(islice(loader(made.training_stream(tmp_path, **settings), 4, workers=2), 30))
+    assert capfd.readouterr().err.count("3.png: corrupt frame") == 1  # both have met it by then
+    assert made.sigma_x(tmp_path) > 0
+    assert caplog.text.count("3.png: corrupt frame") == 1  # of the parent, whom the workers don't tell
+    list(islice(loader(made.training_stream(tmp_path, **settings), 4, workers=2), 30))
+    assert "corrupt" not in capfd.readouterr().err  # they know what the parent has said
 
 
 def test_no_reader_outlives_its_stream(tmp_path):

@@ -192,8 +192,9 @@ def simulated(made: LaneStream, workers: int, batch: int, batches: int, monkeypa
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 def test_batches_do_not_depend_on_the_number_of_workers(workers, monkeypatch):
-    alone = simulated(stream(), 1, 3, 40, monkeypatch)
-    assert simulated(stream(), workers, 3, 40, monkeypatch) == alone
+    for shard in ({}, {"rank": 1, "world": 2}):
+        alone = simulated(stream(**shard), 1, 3, 40, monkeypatch)
+        assert simulated(stream(**shard), workers, 3, 40, monkeypatch) == alone
 
 
 def test_workers_that_do_not_divide_the_lanes_are_refused():
@@ -206,6 +207,15 @@ def test_ranks_share_one_pass_without_overlap():
     parts = [Counter(digest(stream(passes=4, rank=r, world=3))) for r in range(3)]
     assert sum(parts, Counter()) == whole
     assert all(parts)
+
+
+def test_a_training_of_several_processes_is_sharded_by_itself(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 3)
+    assert digest(stream(passes=2)) == digest(stream(passes=2, rank=2, world=3))
+    with pytest.raises(ValueError, match="rank=3: expected 0 ≤ rank < world=3"):
+        stream(rank=3)
 
 
 def test_a_pass_sees_every_video_once():
@@ -270,6 +280,24 @@ def test_kornia_augmentation_is_seeded_and_equal_on_all_frames():
     augmented = stream(augment=change)
     assert digest(islice(augmented, 10)) == digest(islice(stream(augment=change), 10))
     assert digest(islice(augmented, 10)) != digest(islice(stream(), 10))
+
+
+def test_kornia_changes_every_frame_of_a_moving_clip_alike():
+    """Frames in another order give the same frames in that order: no frame has a draw of its own."""
+    clip = torch.randint(0, 256, (5, 3, 24, 24), generator=torch.Generator().manual_seed(0)).byte()
+    order = torch.tensor([3, 0, 4, 1, 2])
+    for key in range(8):
+        change = KorniaVideo(light=0.2, degrees=20)
+        assert torch.equal(change(clip[order], generator(key)), change(clip, generator(key))[order])
+
+
+def test_kornia_changes_the_share_it_says():
+    clip = torch.randint(0, 256, (2, 1, 16, 16), generator=torch.Generator().manual_seed(0)).byte()
+    change = KorniaVideo(share=0.25)
+    changed = sum(not torch.equal(change(clip, generator(key)), clip) for key in range(400))
+    assert abs(changed / 400 - 0.25) < 0.09  # four standard errors
+    with pytest.raises(ValueError, match="share=2: expected a share in"):
+        KorniaVideo(share=2)
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import warnings
 from dataclasses import fields, replace
+from itertools import islice
 
+import cv2
+import numpy as np
 import pytest
 import torch
 
 from vdenoise import load
 from vdenoise.cli import train as cli
-from vdenoise.training import TrainConfig, loop
+from vdenoise.noise import NOISES
+from vdenoise.training import TrainConfig, loop, validate
 from vdenoise.training.loop import add_training_noise, layer_losses, train
 
 from stripes import Data
@@ -99,6 +104,37 @@ def test_noise_has_the_level_it_says():
     assert clipped.max() <= 1
 
 
+def test_training_noise_of_before_there_were_kinds_is_the_same():
+    clean, generator = torch.rand(3, 2, 1, 8, 8), torch.Generator().manual_seed(3)
+    noisy, level = add_training_noise(clean, (5.0, 55.0), 0.0, torch.Generator().manual_seed(3))
+    torch.testing.assert_close(level, (5 + 50 * torch.rand(3, generator=generator)) / 255)
+    white = torch.randn(clean.shape, generator=generator)
+    torch.testing.assert_close(noisy, clean + level.view(3, 1, 1, 1, 1) * white)
+
+
+@pytest.mark.parametrize("kind", NOISES)
+def test_a_model_trains_and_validates_under_every_kind_of_noise(config, kind, monkeypatch):
+    seen = []
+
+    def add_noise(clean, noise, *, level, generator):
+        seen.append(noise)
+        return NOISES[noise](clean, level, generator)
+
+    for module in (loop, validate):
+        monkeypatch.setattr(module, "add_noise", add_noise)
+    card = load(train(replace(config, noise=kind, steps=2), progress=False)).card
+    assert card["config"]["noise"] == kind
+    assert seen == [kind] * 3  # the validation clip and two steps
+    noisy, *layers = card["validation"]["val_rmse"]
+    assert noisy > 0.5
+    assert len(layers) == 3
+
+
+def test_an_unknown_kind_of_noise_is_told():
+    with pytest.raises(ValueError, match=r"--noise must be one of gaussian, uniform.*got 'rain'"):
+        TrainConfig(noise="rain")
+
+
 def test_losses_are_in_units_of_the_noise():
     clean = torch.rand(3, 2, 1, 8, 8)
     sigma = torch.tensor([0.1, 0.1, 0.1])
@@ -133,3 +169,18 @@ def test_bad_flags_end_with_2_and_one_line(config, flags, message, capsys):
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_training_sees_the_augmented_clips(tmp_path):
+    rng = np.random.default_rng(0)
+    (tmp_path / "clip").mkdir()
+    for i in range(8):
+        cv2.imwrite(str(tmp_path / f"clip/{i}.png"), rng.integers(0, 256, (40, 40, 3), np.uint8))
+    config = TrainConfig(data="folder", root=str(tmp_path), frames=3, crop=16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # one video only
+        plain, some = (
+            list(islice(loop.training_stream(replace(config, augment=share)), 200)) for share in (0.0, 1.0)
+        )
+    assert not any(torch.equal(a, b) for a, b in zip(plain, some, strict=True))
+    assert all((s.float().std(dim=(2, 3)).amin() > 1) for s in some)

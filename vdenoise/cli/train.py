@@ -12,7 +12,9 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from vdenoise.datasets import DATASETS
+from vdenoise.datasets.frames import CORRUPT
 from vdenoise.models import MODELS
+from vdenoise.noise import NOISES
 from vdenoise.training.config import TrainConfig
 
 
@@ -25,7 +27,13 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     helps = _field_docs()
-    choices = {"model": list(MODELS), "data": list(DATASETS), "cadence": ["batch", "epoch"]}
+    choices = {
+        "model": list(MODELS),
+        "data": list(DATASETS),
+        "corrupt": list(CORRUPT),
+        "noise": list(NOISES),
+        "cadence": ["batch", "epoch"],
+    }
     for field in fields(TrainConfig):
         flag = "--" + field.name.replace("_", "-")
         default: Any = field.default if field.default is not MISSING else None
@@ -64,7 +72,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args["sigma"] = tuple(args["sigma"])
         config = TrainConfig(**args)
         if check:
-            print(DATASETS[config.data].check(config.root))
+            print(DATASETS[config.data].treating(config.corrupt).check(config.root))
             return 0
         from vdenoise.training.loop import train
 

@@ -15,6 +15,7 @@ class KorniaVideo:
     generator and leaves the global one as it was.
 
     Args:
+        share: Share of the samples that are changed; the others pass through as they are.
         light: Largest relative change of brightness and contrast; 0 leaves the light alone.
         degrees: Largest rotation; 0 turns nothing.
         scale: Range of the zoom; None zooms nothing.
@@ -23,18 +24,26 @@ class KorniaVideo:
 
     def __init__(
         self,
+        share: float = 1.0,
         light: float = 0.1,
         degrees: float = 5.0,
         scale: tuple[float, float] | None = (1.0, 1.2),
         stages: tuple[Any, ...] | None = None,
     ):
+        if not 0 <= share <= 1:
+            raise ValueError(f"share={share}: expected a share in [0, 1]")
         if not 0 <= light < 1:
             raise ValueError(f"light={light}: expected a relative change in [0, 1)")
-        self.light, self.degrees, self.scale, self.stages = light, degrees, scale, stages
+        self.share, self.light, self.degrees, self.scale, self.stages = share, light, degrees, scale, stages
         self._pipeline: Any = None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_pipeline": None}  # built again in the worker
+
     def __call__(self, sample: torch.Tensor, rng: Generator) -> torch.Tensor:
-        """Change one sample: uint8 (T, C, S, S) to the same."""
+        """Change one sample, or leave it: uint8 (T, C, S, S) to the same."""
+        if rng.random() >= self.share:
+            return sample
         if self._pipeline is None:
             self._pipeline = self._build()
         with torch.random.fork_rng(devices=[]):

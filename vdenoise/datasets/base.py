@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -9,13 +10,17 @@ import os
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from vdenoise.datasets.frames import CORRUPT
 from vdenoise.datasets.lanes import LaneStream
 from vdenoise.datasets.sampling import ClipStream, CropPlan
 from vdenoise.datasets.sources import Source
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 SPLITS = ("train", "val", "test")
 
@@ -31,6 +36,20 @@ class VideoSet:
     # Compressed sources are shrunk by up to this factor for most crops.
     downscale = 2.0
     stride = 4
+    # What becomes of a frame image that can't be decoded, a key of datasets.frames.CORRUPT.
+    corrupt = "skip"
+
+    def treating(self, corrupt: str) -> Self:
+        """The same set with another policy for corrupt frame images.
+
+        Raises:
+            ValueError: Unknown policy.
+        """
+        if corrupt not in CORRUPT:
+            raise ValueError(f"corrupt={corrupt!r}: expected one of {', '.join(CORRUPT)}")
+        made = copy.copy(self)
+        made.corrupt = corrupt
+        return made
 
     def place(self, root: Path | str | None) -> Path:
         """The root given, or the set's usual place, ``data/<name>`` in the working folder."""

@@ -38,7 +38,13 @@ class Folder(VideoSet):
 
     def training_videos(self, root: Path) -> list[Source]:
         """The videos of ``train/``, or of the root."""
-        return self._videos(root / "train" if (root / "train").is_dir() else root)
+        if (root / "train").is_dir():
+            return self._videos(root / "train")
+        held = [root / split for split in ("val", "test")]
+        found = [v for v in self._videos(root) if not any(v.path.is_relative_to(h) for h in held)]
+        if not found:
+            raise not_found(self.name, root, ("train/", "videos beside val/ and test/"), "")
+        return found
 
     def test_videos(self, root: Path) -> list[Source]:
         """The videos of ``test/``."""
@@ -56,12 +62,15 @@ class Folder(VideoSet):
         """Open every video and decode every image once; what is there, and what is corrupt."""
         place = self.place(root)
         lines = [f"{place.resolve()}"]
-        for video in self.training_videos(place):
+        parts = [self.training_videos(place)]
+        parts += [self._videos(place / split) for split in ("val", "test") if (place / split).is_dir()]
+        for video in (v for part in parts for v in part):
             bad = 0
             if isinstance(video, FrameFolder):
                 bad = len(corrupt_frames(video.path, len(image_files(video.path))))
             with video.open() as reader:
-                text = f"{video.name}: {len(reader)} frames, {reader.width}×{reader.height}"
+                name = video.name if video.path == place else video.path.relative_to(place)
+                text = f"{name}: {len(reader)} frames, {reader.width}×{reader.height}"
             lines.append(text + (f", {bad} corrupt ({self.corrupt})" if bad else ""))
         return "\n".join(lines)
 

@@ -19,9 +19,11 @@ from typing import Any
 import cv2
 import numpy as np
 
+from vdenoise.datasets.once import Once
 from vdenoise.datasets.sources import Source
 
 log = logging.getLogger(__name__)
+log.addFilter(Once())
 
 IMAGE_SUFFIXES = {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".bmp"}
 # What becomes of a frame that can't be decoded.
@@ -58,11 +60,14 @@ def decode_image(path: Path, gray: bool | None) -> np.ndarray | None:
     data = path.read_bytes()
     if data[:2] == b"\xff\xd8" and b"\xff\xd9" not in data[-64:]:
         return None
+    level = cv2.utils.logging.setLogLevel(cv2.utils.logging.LOG_LEVEL_SILENT)  # the caller reports
     flags = {True: cv2.IMREAD_GRAYSCALE, False: cv2.IMREAD_COLOR, None: cv2.IMREAD_ANYCOLOR}[gray]
     try:
         image = cv2.imdecode(np.frombuffer(data, np.uint8), flags) if data else None
     except cv2.error:  # some kinds of damage end in an OpenCV assertion instead of an empty result
         return None
+    finally:
+        cv2.utils.logging.setLogLevel(level)
     if image is None or image.dtype != np.uint8:
         return None
     return image[..., None] if image.ndim == 2 else np.ascontiguousarray(image[..., ::-1])
@@ -73,7 +78,7 @@ def corrupt_frames(folder: Path, count: int) -> tuple[int, ...]:
     """Positions of the files of a folder that can't be decoded or are of another size than most.
 
     Decodes every file once per process (``count`` renews the result when files come or go) and reports each
-    corrupt file once, through logging.
+    corrupt file once, through logging, also where several loader workers meet it.
     """
     files = image_files(folder)
     sizes = [None if (x := decode_image(f, None)) is None else x.shape[:2] for f in files]

@@ -8,14 +8,20 @@ batch k holds the same bytes for every n: a DataLoader takes batch k from worker
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
+from typing import Any
 
 import cv2
 import numpy as np
 import torch
 from numpy.random import Generator, SeedSequence
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+
+from vdenoise.datasets import once
+from vdenoise.datasets.frames import log as frames_log
 
 
 def generator(*key: int) -> Generator:
@@ -45,14 +51,17 @@ class LaneStream(IterableDataset[torch.Tensor]):
             raise ValueError(f"rank={self.rank}: expected 0 ≤ rank < world={self.world}; check both settings")
         if min(block, lanes) < 1:
             raise ValueError(f"block={block}, lanes={lanes}: both must be at least 1")
-        self.seed, self.block, self.lanes, self.epoch = seed, block, lanes, 0
+        self.seed, self.block, self.lanes = seed, block, lanes
+        self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()  # workers that live on see it change
+
+    @property
+    def epoch(self) -> int:
+        """Which of many equally seeded streams this is."""
+        return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Choose which of many equally seeded streams the next iteration gives (default 0).
-
-        Workers that live on between iterations (``persistent_workers``) don't hear of it.
-        """
-        self.epoch = epoch
+        """Choose which of many equally seeded streams the next iteration gives (default 0)."""
+        self._epoch.fill_(epoch)
 
     def lane(self, index: int) -> Iterator[torch.Tensor]:
         """The samples of lane ``index`` of this rank, in order."""
@@ -124,7 +133,8 @@ def shuffled(samples: Iterator[torch.Tensor], size: int, rng: Generator) -> Iter
 def loader(stream: LaneStream, batch: int, workers: int = 0) -> DataLoader[torch.Tensor]:
     """A DataLoader of uint8 batches (B, T, C, S, S), the same bytes for any number of workers.
 
-    Workers are spawned, not forked: Decord hangs in a fork of a process that has used it.
+    Workers are spawned, not forked: Decord hangs in a fork of a process that has used it. They live, with the
+    video they hold, as long as the loader; every iteration begins anew, with the epoch that was set.
 
     Args:
         stream: Where samples come from; its ``block`` becomes ``batch``.
@@ -140,15 +150,19 @@ def loader(stream: LaneStream, batch: int, workers: int = 0) -> DataLoader[torch
             f"workers={workers}: expected 0 or a divisor of lanes={stream.lanes}; change one of the two"
         )
     stream.block = batch
+    context = multiprocessing.get_context("spawn") if workers else None
+    reports = once.shared(context, frames_log) if context else None
     return DataLoader(
         stream,
         batch_size=batch,
         num_workers=workers,
         drop_last=True,
-        multiprocessing_context="spawn" if workers else None,
-        worker_init_fn=_one_thread,
+        multiprocessing_context=context,
+        persistent_workers=workers > 0,
+        worker_init_fn=partial(_start_worker, reports),
     )
 
 
-def _one_thread(_: int) -> None:
+def _start_worker(reports: Any, _: int) -> None:
     cv2.setNumThreads(1)  # as torch does in its workers: they share the cores already
+    once.share(reports, frames_log)

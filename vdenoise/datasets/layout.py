@@ -53,15 +53,34 @@ def not_found(name: str, root: Path, wanted: Sequence[str], where: str) -> Value
     if not root.is_dir():
         found = "there is no such folder"
     else:
-        names = [p.name + _emptiness(p) for p in sorted(root.iterdir()) if not p.name.startswith(".")]
-        found = "found " + (
-            ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing in it"
-        )
+        found = f"found {_listing(root)}"
+        deepest = _deepest(root, wanted)
+        if deepest != root and (deepest.parent != root or any(deepest.iterdir())):
+            found += f", and in {deepest.relative_to(root)} {_listing(deepest)}"
     source = f"The set is described at {where}; " if where else ""
     return ValueError(
         f"{name}: looked in {root.resolve()} for {' or '.join(wanted)}; {found}. "
         f"{source}data/README.md shows how it should be laid out"
     )
+
+
+def _listing(folder: Path) -> str:
+    names = [p.name + _emptiness(p) for p in sorted(folder.iterdir()) if not p.name.startswith(".")]
+    return ", ".join(names[:8]) + (", …" if len(names) > 8 else "") if names else "nothing"
+
+
+def _deepest(root: Path, wanted: Sequence[str]) -> Path:
+    """How far down the folders that are wanted are there: where the unpacking stopped."""
+    reached = [(0, root)]
+    for top in candidates(root):
+        for pattern in wanted:
+            folder, depth = top, 0
+            for part in Path(pattern).parts:
+                if not (folder / part).is_dir():
+                    break
+                folder, depth = folder / part, depth + 1
+            reached.append((depth, folder))
+    return max(reached, key=lambda pair: pair[0])[1]
 
 
 def _emptiness(path: Path) -> str:

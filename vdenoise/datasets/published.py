@@ -106,10 +106,13 @@ class PublishedSet(VideoSet):
                     if len(corrupt_frames(video.path, files)) == files:
                         wrong.append(f"{video.path}: no readable frame")
                         continue
-                with video.open() as reader:
-                    sizes.add((reader.width, reader.height))
-                    if not isinstance(video, FrameFolder):
-                        frames += len(reader)
+                try:
+                    with video.open() as reader:
+                        sizes.add((reader.width, reader.height))
+                        if not isinstance(video, FrameFolder):
+                            frames += len(reader)
+                except (ValueError, OSError) as error:
+                    wrong.append(" ".join(str(error).split()))
             lines.append(
                 f"{title}: {len(videos)} clips, {frames} frames"
                 + (f", {bad} of them corrupt ({self.corrupt})" if bad else "")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from vdenoise.noise import NOISES
+
 
 @dataclass(frozen=True)
 class TrainConfig:
@@ -15,10 +17,14 @@ class TrainConfig:
         options: fields of the model's ``Config`` that differ from their defaults.
         data: name in ``vdenoise.datasets.DATASETS``.
         root: where the data lies; None is the data set's usual place.
+        corrupt: what becomes of a frame image that can't be decoded: "skip", "bridge" by the mean of its
+            neighbours, or "raise" an error; each is reported once.
         out: file of the trained model.
         frames: T, frames of a training clip.
         short_share: share of the steps on clips cut to a random shorter T, so that a few frames do too.
         crop: side of a training clip in pixels.
+        augment: share of the crops of video that kornia changes in light (±10%), turn (±5°) and zoom (up to
+            1.2), all frames of a clip alike; moved photographs have their own camera.
         batch: clips per step; half as many in a colour step.
         colour_share: share of the steps on colour clips; the others see luma.
         steps: optimiser steps.
@@ -28,6 +34,7 @@ class TrainConfig:
         warmup: steps of linear warm-up.
         clip_norm: largest gradient norm.
         ema: decay of the average of the weights that is validated and saved.
+        noise: kind of the noise, a key of ``vdenoise.noise.NOISES``; the model is told its level σ.
         gamma: train at the one noise deviation γ σ_x; then ``sigma`` is not used.
         sigma: (low, high) noise deviation on the 0–255 scale, uniform per clip.
         clipped: share of the clips whose noisy frames are clipped to [0, 1], as stored video is.
@@ -53,10 +60,12 @@ class TrainConfig:
     options: dict[str, Any] = field(default_factory=dict)
     data: str = "open"
     root: str | None = None
+    corrupt: str = "skip"
     out: str = "runs/dust.pt"
     frames: int = 12
     short_share: float = 0.2
     crop: int = 48
+    augment: float = 0.25
     batch: int = 3
     colour_share: float = 0.25
     steps: int = 12_000
@@ -66,6 +75,7 @@ class TrainConfig:
     warmup: int = 200
     clip_norm: float = 0.1
     ema: float = 0.998
+    noise: str = "gaussian"
     gamma: float | None = None
     sigma: tuple[float, float] = (0.0, 55.0)
     clipped: float = 0.75
@@ -87,11 +97,13 @@ class TrainConfig:
         for name in ("frames", "crop", "batch", "steps", "segment", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"--{name} must be at least 1, got {getattr(self, name)}")
-        for name in ("colour_share", "short_share", "clipped"):
+        for name in ("augment", "colour_share", "short_share", "clipped"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(
                     f"--{name.replace('_', '-')} is a share and lies in 0–1, got {getattr(self, name)}"
                 )
+        if self.noise not in NOISES:
+            raise ValueError(f"--noise must be one of {', '.join(NOISES)}, got {self.noise!r}")
         if not 0 <= self.sigma[0] <= self.sigma[1]:
             raise ValueError(f"--sigma takes a low and a high value, 0 ≤ low ≤ high, got {self.sigma}")
         if self.sigma[1] == 0 and self.gamma is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
@@ -15,9 +15,11 @@ import torch
 from torch import Tensor
 
 from vdenoise.datasets import DATASETS
-from vdenoise.datasets.lanes import loader
+from vdenoise.datasets.augment import KorniaVideo
+from vdenoise.datasets.lanes import LaneStream, loader
 from vdenoise.descent import LayerDescent, Multipliers, PrimalDual
 from vdenoise.models import build, save
+from vdenoise.noise import add_noise
 from vdenoise.training.config import TrainConfig
 from vdenoise.training.log import RunLog
 from vdenoise.training.state import load_state, save_state
@@ -43,18 +45,18 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
     """
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
-    dataset = DATASETS[config.data]
+    dataset = DATASETS[config.data].treating(config.corrupt)
     sigma_x = dataset.sigma_x(config.root)
     sigma = (config.gamma * sigma_x,) * 2 if config.gamma is not None else config.sigma
-    stream = dataset.training_stream(
-        config.root, frames=config.frames, crop=config.crop, gray=False, seed=config.seed
-    )
-
+    stream = training_stream(config)
+    samples = loader(stream, config.batch, config.workers)
     model = build(config.model, **config.options)
     average = torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=_ema(config.ema))
     optimizer = torch.optim.Adam(model.parameters(), lr=config.lr)
     primal_dual = _primal_dual(config, model.config.layers, optimizer)
-    validation = Validation(dataset.evaluation_clips(config.root, "val"), (sigma[0] + sigma[1]) / 2)
+    validation = Validation(
+        dataset.evaluation_clips(config.root, "val"), (sigma[0] + sigma[1]) / 2, config.noise
+    )
 
     state_path = Path(f"{config.out}.state")
     state_path.parent.mkdir(parents=True, exist_ok=True)
@@ -66,12 +68,12 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
             generator = torch.Generator().manual_seed(config.seed * 1_000_003 + segment)
             stream.set_epoch(segment)
             model.train()
-            for clean in islice(batches(stream, config, generator), config.segment):
+            for clean in islice(batches(samples, config, generator), config.segment):
                 spent = _spent(config, step, elapsed + time.monotonic() - started)
                 if step == config.steps or spent >= 1:
                     break
                 optimizer.param_groups[0]["lr"] = _learning_rate(config, step, spent)
-                noisy, level = add_training_noise(clean, sigma, config.clipped, generator)
+                noisy, level = add_training_noise(clean, sigma, config.clipped, generator, config.noise)
                 losses = layer_losses(
                     model.iterates(noisy, level), noisy, clean, level, sigma[1] / 255, config.noise_exponent
                 )
@@ -101,15 +103,20 @@ def train(config: TrainConfig, command: str = "", progress: bool = True) -> Path
 
 
 def add_training_noise(
-    clean: Tensor, sigma: tuple[float, float], clipped: float, generator: torch.Generator
+    clean: Tensor,
+    sigma: tuple[float, float],
+    clipped: float,
+    generator: torch.Generator,
+    kind: str = "gaussian",
 ) -> tuple[Tensor, Tensor]:
-    """White Gaussian noise of a deviation drawn per clip.
+    """Noise of a level drawn per clip.
 
     Args:
         clean: (B, T, C, H, W) in [0, 1].
-        sigma: (low, high) on the 0–255 scale, uniform.
+        sigma: (low, high) of the level on the 0–255 scale, uniform.
         clipped: share of the clips clipped to [0, 1] afterwards.
         generator: source of all randomness here.
+        kind: a key of ``vdenoise.noise.NOISES``.
 
     Returns:
         noisy (B, T, C, H, W), and σ (B,) in the units of ``clean``.
@@ -117,8 +124,7 @@ def add_training_noise(
     b = len(clean)
     low, high = sigma[0] / 255, sigma[1] / 255
     level = low + (high - low) * torch.rand(b, generator=generator)
-    noise = torch.randn(clean.shape, generator=generator)
-    noisy = clean + level.view(b, 1, 1, 1, 1) * noise
+    noisy = add_noise(clean, kind, level=level, generator=generator)
     clip = torch.rand(b, generator=generator) < clipped
     return torch.where(clip.view(b, 1, 1, 1, 1), noisy.clamp(0, 1), noisy), level
 
@@ -148,17 +154,33 @@ def layer_losses(
     return (torch.stack(errors) / scale).mean(dim=1)
 
 
-def batches(stream: Any, config: TrainConfig, generator: torch.Generator) -> Iterator[Tensor]:
+def training_stream(config: TrainConfig) -> LaneStream:
+    """The uint8 RGB samples (T, 3, crop, crop) of a run."""
+    return (
+        DATASETS[config.data]
+        .treating(config.corrupt)
+        .training_stream(
+            config.root,
+            frames=config.frames,
+            crop=config.crop,
+            gray=False,
+            seed=config.seed,
+            augment=KorniaVideo(config.augment) if config.augment else None,
+        )
+    )
+
+
+def batches(source: Iterable[Tensor], config: TrainConfig, generator: torch.Generator) -> Iterator[Tensor]:
     """The clean clips of a run, (B, T, C, crop, crop) in [0, 1].
 
     Luma, or every few steps colour in half the number; some cut to fewer frames.
 
     Args:
-        stream: uint8 samples (T, 3, crop, crop).
+        source: uint8 batches (B, T, 3, crop, crop), without end.
         config: batch, shares of colour and of short clips.
         generator: source of all randomness here.
     """
-    samples = iter(loader(stream, config.batch, config.workers))
+    samples = iter(source)
     every = round(1 / config.colour_share) if config.colour_share else 0
     step = 0
     while True:

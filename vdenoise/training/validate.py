@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from vdenoise.noise import add_noise
+
 FRAMES, SIDE, CLIPS = 8, 128, 6  # a few seconds of work on one core
 
 
@@ -15,10 +17,11 @@ class Validation:
 
     Args:
         clips: evaluation clips, each with ``name`` and ``load(frames) -> (T, C, H, W)`` in [0, 1].
-        sigma: noise deviation on the 0–255 scale, unclipped.
+        sigma: level of the noise on the 0–255 scale, unclipped.
+        noise: its kind, a key of ``vdenoise.noise.NOISES``.
     """
 
-    def __init__(self, clips: Sequence[Any], sigma: float) -> None:
+    def __init__(self, clips: Sequence[Any], sigma: float, noise: str = "gaussian") -> None:
         self.sigma = sigma / 255
         generator = torch.Generator().manual_seed(0)
         self.pairs = []
@@ -27,7 +30,7 @@ class Validation:
             h, w = frames.shape[-2:]
             top, left = max(0, (h - SIDE) // 2), max(0, (w - SIDE) // 2)
             clean = frames[None, ..., top : top + SIDE, left : left + SIDE]
-            self.pairs.append((clean + self.sigma * torch.randn(clean.shape, generator=generator), clean))
+            self.pairs.append((add_noise(clean, noise, level=self.sigma, generator=generator), clean))
 
     @torch.no_grad()
     def __call__(self, model: Any) -> dict[str, Any]:
