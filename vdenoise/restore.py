@@ -56,7 +56,7 @@ def denoise(
         >>> vdenoise.denoise(noisy, sigma=25).shape
         (4, 32, 32)
     """
-    tensor, restore_type = _to_tensor(frames)
+    tensor, restore_type = to_tensor(frames)
     net, device = resolve(model, device)
     cleaner = _Cleaner(net, sigma, device, tensor if sigma == "auto" else None)
     clean = torch.cat(list(_windows(_singly(tensor), cleaner, window)))
@@ -94,7 +94,7 @@ def denoise_stream(
                     f"a frame must have shape (H, W, C), got {frame.shape}; add the axis by frame[..., None]"
                 )
             dtypes.append(frame.dtype)
-            yield _to_tensor(frame[None])[0]
+            yield to_tensor(frame[None])[0]
 
     for clean in _windows(tensors(), cleaner, window):
         yield _quantise(clean[0].permute(1, 2, 0).numpy(), dtypes.popleft())
@@ -112,7 +112,7 @@ def layer_estimates(frames: np.ndarray, model: Any, sigma: float, device: str = 
     Returns:
         L arrays of ``frames``' shape and float32, on the 0–255 scale, not rounded.
     """
-    tensor, _ = _to_tensor(frames)
+    tensor, _ = to_tensor(frames)
     net, device = resolve(model, device)
     with torch.inference_mode():
         outputs = net.iterates(tensor[None].to(device), sigma / 255)
@@ -242,7 +242,7 @@ def _singly(tensor: Tensor) -> Iterator[Tensor]:
     yield from tensor.split(1)
 
 
-def _to_tensor(frames: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
+def to_tensor(frames: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
     """(T, C, H, W) float32 in [0, 1], and the way back to what the caller gave."""
     if isinstance(frames, np.ndarray):
         if frames.ndim not in (3, 4) or (frames.ndim == 4 and frames.shape[-1] not in (1, 3)):

@@ -1,76 +1,53 @@
 r"""The risk of every layer without the truth: Stein's estimate with a Monte-Carlo divergence.
 
-Axes: L layers (0 is the noisy input itself), N values of the input, A axes along which neighbours are
-compared. Knows nothing of video.
+Axes: L layers (0 is the noisy input itself), N values of the input, K probes, A axes along which neighbours
+are compared. Knows nothing of video.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
 
+from vdenoise.descent.observed import Noise, clipping
+
 STEP = 0.02  # ε: of a probe, in deviations of the noise
-FLOOR = 2e-4  # least of a probe, in units of [0, 1]: below it float32 rounding shows
+FLOOR = 2e-4  # least size of a probe, in units of [0, 1]: below it float32 rounding shows
 BAND = 1.96  # deviations of a 95% band
-TRUST = 0.15  # share of the correction for clipping that may be wrong (measured, see benchmarks/NOTES.md)
-BINS = 64  # of an estimate, over which the mean of the input is taken
+# Share of the correction for clipping that may be wrong: constant, and with the best layer's share of error.
+TRUST = (0.05, 3.0)
+LEVELS = 8  # parts of [0, 1] by which the risk is looked at
+FAR = 5.0  # deviations: Gaussian noise goes as far once in two million
+UNEVEN = 0.25  # of the noise's variance
+SLOPE = 1.01  # factor of the noise for the slope of that correction
 
 Layers = Callable[[Tensor], Sequence[Tensor]]
 
 
 @dataclass(frozen=True)
-class Noise:
-    r"""What is put on the truth x: :math:`y = x + n`, independent values, :math:`v = g x + \sigma^2`.
-
-    Args:
-        sigma: σ ≥ 0, deviation of the part that does not depend on x.
-        gain: g ≥ 0 of Poisson noise, :math:`g\,\mathrm{Poisson}(x / g)`; 0 is Gaussian noise.
-        clipped: y was cut to [0, 1].
-    """
-
-    sigma: float
-    gain: float = 0.0
-    clipped: bool = False
-
-    def __post_init__(self) -> None:
-        if not (0 <= self.sigma < math.inf and 0 <= self.gain < math.inf):
-            raise ValueError(f"sigma and gain must be at least 0, got {self.sigma} and {self.gain}")
-
-    def deviation(self, x: Tensor) -> Tensor:
-        """√v at x."""
-        return (self.gain * x.clamp(min=0) + self.sigma**2).sqrt()
-
-    def clipped_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Mean and variance of :math:`\mathrm{clip}(x + n, 0, 1)`, n Gaussian of this deviation at x."""
-        s = self.deviation(x).clamp(min=1e-6)
-        a, b = -x / s, (1 - x) / s
-        below, above = torch.special.ndtr(a), torch.special.ndtr(-b)
-        inner = 1 - below - above
-        pa, pb = _density(a), _density(b)
-        mean = x * inner + s * (pa - pb) + above
-        square = x * x * inner + 2 * x * s * (pa - pb) + s * s * (inner + a * pa - b * pb) + above
-        return mean, (square - mean * mean).clamp(min=0)
-
-
-@dataclass(frozen=True)
 class Stein:
-    r"""Sums over values from which the risk follows; those of parts of one input add up.
+    r"""Sums over values from which the risk follows; those of the parts of one input add up. float64.
 
     Args:
         values: N.
         probes: K.
-        noise: Σ v and Σ v² (2,), with the moments that clipping leaves.
+        noise: Σ v, Σ v², and Σ v as clipping leaves it (3,).
         residual: Σ (y − Φ_l)² (L + 1,).
         weighted: Σ v (y − Φ_l)² (L + 1,).
         divergence: Σ_i v_i ∂_i Φ_l,i (L + 1,), mean over the probes.
-        spread: ‖V^½ J V^½‖² (L + 1,), at least tr(V J V J).
+        spread: ‖V^½ J V^½‖² (L + 1,), which is at least tr(V J V J).
         correction: what clipping adds to the sum of squared errors over its plain estimate (L + 1,).
-        lagged: Σ r_i r_j over neighbours along every axis (A, L + 1), r_l = Φ_l − x, if noise is independent.
+        correction_slope: its change with log σ (L + 1,).
+        lagged: Σ of products of neighbours' errors along every axis (A, L + 1), if the noise is independent.
         pairs: number of neighbours (A,).
+        sharp: of the filtered residual, Σ squares, Σ (P b)(P J b), and the number of values (3, L + 1).
+        by_level: of the layer of least plain risk, where its estimate lies in one of equal parts of [0, 1]:
+            squared error estimated, Σ v, and the number of values (3, LEVELS).
+        far: values that lie beyond FAR deviations of the noise from that layer's estimate.
     """
 
     values: Tensor
@@ -81,10 +58,15 @@ class Stein:
     divergence: Tensor
     spread: Tensor
     correction: Tensor
+    correction_slope: Tensor
     lagged: Tensor
     pairs: Tensor
+    sharp: Tensor
+    by_level: Tensor
+    far: Tensor
 
     def __add__(self, other: Stein) -> Stein:
+        """The sums over both parts."""
         sums = {f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(self)}
         return Stein(**{**sums, "probes": self.probes})
 
@@ -93,30 +75,26 @@ class Stein:
         r"""Estimated mean squared error of the input and of every layer (L + 1,); may fall below 0.
 
         .. math:: \hat R_l = \frac1N \Big[ \lVert y - \Phi_l \rVert^2 - \sum_i v_i
-                  + 2 \sum_i v_i\, \partial_i \Phi_{l,i} \Big] + \text{what clipping adds}
+                  + 2 \sum_i v_i\, \partial_i \Phi_{l,i} + \text{what clipping adds} \Big]
         """
-        return self._plain + self.correction / self.values
-
-    @property
-    def _plain(self) -> Tensor:
-        return (self.residual - self.noise[0] + 2 * self.divergence) / self.values
+        return (self.residual - self.noise[0] + 2 * self.divergence + self.correction) / self.values
 
     @property
     def deviation(self) -> Tensor:
         r"""Deviation of the estimate from the squared error of this very input (L + 1,).
 
         Two parts: the noise's own, by the unbiased estimate of the squared error of Stein's ("SURE for SURE",
-        Bellec and Zhang, Annals of Statistics 49, 2021), here for a diagonal V, and the probes'.
+        Bellec and Zhang, Annals of Statistics 49, 2021; here for a diagonal V), and the probes'.
 
         .. math:: E (N \hat R - N R)^2 = 4 \sum_i v_i (y_i - \Phi_i)^2 - 2 \sum_i v_i^2
                   + 4\, \mathrm{tr}(V J V J), \qquad
                   \mathrm{Var} \le \tfrac8K \lVert V^{1/2} J V^{1/2} \rVert_F^2
 
         The trace is replaced by the squared Frobenius norm, which the probes give for nothing and which is
-        never smaller; for a symmetric J, as good denoisers nearly have, they are equal.
+        never smaller; for a symmetric J, as good denoisers nearly have, they are equal. The noise's part is
+        about √(2 N) σ² at best: an error of RMSE r is known to a share of (σ/r)² / √(2 N) only.
         """
         noise = 4 * self.weighted - 2 * self.noise[1] + 4 * self.spread
-        # Where the estimate below is small by chance the input's own share, 2 Σ v², is not.
         probes = 8 * self.spread / self.probes
         probes[0] = 0  # the input's divergence is known
         return (noise.clamp(min=0) + probes).sqrt() / self.values
@@ -126,36 +104,77 @@ class Stein:
         r"""Change of the risk with the logarithm of the noise's deviation (L + 1,), Φ held.
 
         .. math:: \frac{\partial \hat R_l}{\partial \log \sigma}
-                  = \frac2N \big[ 2\, \mathrm{tr}(V J_l) - \sum_i v_i \big]
+                  = \frac2N \big[ 2\, \mathrm{tr}(V J_l) - \sum_i v_i \big] + \text{that of clipping}
         """
-        return 2 * (2 * self.divergence - self.noise[0]) / self.values
+        return (2 * (2 * self.divergence - self.noise[0]) + self.correction_slope) / self.values
 
     def band(self, sigma_error: float = 0.0) -> tuple[Tensor, Tensor]:
-        """About 95% bounds of the mean squared error (L + 1,) as long as the noise is what it is said to be.
+        """About 95% bounds of the mean squared error (L + 1,), if the noise is what it is said to be.
 
         Args:
             sigma_error: relative error that σ may have; 0 where it is known.
         """
         width = BAND * self.deviation + sigma_error * self.sensitivity.abs()
-        width = width + TRUST * (self.correction / self.values).abs()
+        left = (self.risk + width).amin().clamp(min=0) * self.values / self.noise[0].clamp(min=1e-12)
+        doubt = (TRUST[0] + TRUST[1] * left).clamp(max=1)
+        width = width + doubt * (self.correction / self.values).abs()
         return (self.risk - width).clamp(min=0), (self.risk + width).clamp(min=0)
 
     def correlation(self, layer: int) -> Tensor:
         r"""Correlation of neighbouring values of the noise along every axis (A,), as far as it is sure.
 
-        With c the mean of :math:`(y-\Phi)_i (y-\Phi)_j + v (\partial_i \Phi_j + \partial_j \Phi_i)` over
-        neighbours, independent noise gives c = E r_i r_j, and that is at most R in size. The rest can't be
-        the network's error: it is the noise's covariance.
+        Let c be the mean of :math:`(y-\Phi)_i (y-\Phi)_j + v (\partial_i \Phi_j + \partial_j \Phi_i)` over
+        neighbours. Independent noise gives c = E r_i r_j, r = Φ − x, whose size is at most R. The rest can't
+        be the network's error, so it is the noise's covariance:
 
         .. math:: \mathrm{sign}(c)\, \frac{[\,|c| - \hat R\,]_+}{\bar v}
 
         Args:
-            layer: l, best one of small risk.
+            layer: l ≥ 1, best one of small risk.
         """
         c = self.lagged[:, layer] / self.pairs
         risk = self.band()[1][layer]
         level = (self.noise[0] / self.values).clamp(min=1e-12)
         return c.sign() * (c.abs() - risk).clamp(min=0) / level
+
+    def noise_ratio(self, layer: int) -> float:
+        r"""The noise's true deviation over the stated one, from what a high pass P leaves of it (ours).
+
+        .. math:: \rho^2 = \frac{\lVert P (y - \Phi) \rVert^2}{\bar v\, (M - 2\, \mathrm{tr}\, P J P^\top)}
+
+        for M filtered values. The layer's own error passes P too, so ρ is too large by up to R / (2 v): use
+        a layer whose risk is a few per cent of the noise's variance.
+
+        Args:
+            layer: l ≥ 1.
+        """
+        squares, slope, count = self.sharp[:, layer]
+        expected = self.noise[2] / self.values * (count - 2 * slope)
+        return float((squares / expected.clamp(min=1e-30)).sqrt())
+
+    def uneven(self) -> bool:
+        """The risk says that the noise's level varies with brightness.
+
+        Where the level is one, the error of a good layer is a small share of the noise at every brightness.
+        Looked at is every eighth of the range that holds 3% of the values; a quarter of the noise's variance
+        more than three times the least is too much.
+        """
+        errors, noise, count = self.by_level
+        risk = (errors / noise.clamp(min=1e-12))[count > 0.03 * self.values]
+        return bool(len(risk) > 1 and risk.max() > 3 * risk.min().clamp(min=0) + UNEVEN)
+
+    def rescaled(self, ratio: float) -> Stein:
+        """The same for noise of ``ratio`` times the deviation; what clipping adds to first order in it."""
+        square = ratio**2
+        return replace(
+            self,
+            noise=self.noise * self.noise.new_tensor([square, square**2, square]),
+            weighted=self.weighted * square,
+            divergence=self.divergence * square,
+            spread=self.spread * square**2,
+            correction=self.correction + math.log(ratio) * self.correction_slope,
+            correction_slope=self.correction_slope * square,
+        )
 
 
 @torch.no_grad()
@@ -169,14 +188,15 @@ def stein(
     step: float = STEP,
     inside: tuple[slice, ...] = (slice(None),),
     axes: tuple[int, ...] = (),
+    high_pass: Callable[[Tensor], Tensor] | None = None,
 ) -> Stein:
     r"""Evaluate a layered denoiser at the noisy input and beside it.
 
     For y = x + n with independent Gaussian n of variance v (Stein 1981; Monte-Carlo divergence: Ramani, Blu
     and Unser, IEEE TIP 2008):
 
-    .. math:: E \lVert \Phi - x \rVert^2 = E \big[ \lVert \Phi - y \rVert^2 - \sum_i v_i
-              + 2 \sum_i v_i\, \partial_i \Phi_i \big], \qquad
+    .. math:: E \lVert \Phi - x \rVert^2 = E \Big[ \lVert \Phi - y \rVert^2 - \sum_i v_i
+              + 2 \sum_i v_i\, \partial_i \Phi_i \Big], \qquad
               \sum_i v_i \partial_i \Phi_i \approx b^\top V\, \frac{\Phi(y + \epsilon b) - \Phi(y)}{\epsilon}
 
     b has random signs: like a Gaussian it has no odd moments, so that the curvature of Φ cancels on average,
@@ -185,16 +205,15 @@ def stein(
     what it adds on average.
 
     Poisson–Gaussian noise: v = g y + σ² in the same formula is, to first order in g ∂Φ, the unbiased estimate
-    of Le Montagner, Angelini and Olivo-Marin (IEEE TIP 2014). v is then negative where y is far below 0, and
-    must not be cut off.
+    of Le Montagner, Angelini and Olivo-Marin (IEEE TIP 2014).
 
     Clipped noise (ours): y has mean m(x) and variance v(x) of the clipped Gaussian. With β = m − x,
 
     .. math:: E \lVert \Phi - x \rVert^2 \approx E \Big[ \lVert \Phi - y \rVert^2
               + \sum_i 2 v_i\, \partial_i \Phi_i - v_i + 2 \beta_i (\Phi_i - m_i) + \beta_i^2 \Big]
 
-    (exact for linear Φ). x is not known; it is read from the layer of least plain risk: among all values whose
-    estimate is alike, the mean of y is m(x), which is inverted.
+    (exact for linear Φ). x is not known; it is read from the layer of least plain risk: among all values
+    whose estimate is alike, the mean of y is m(x), which is inverted.
 
     Args:
         layers: noisy input to its L estimates, of the input's shape; deterministic. A noise level that it is
@@ -206,9 +225,10 @@ def stein(
         step: ε in deviations of the noise. Small steps drown in rounding, large ones smooth the network.
         inside: the part of y over which sums are taken; the rest is there for the network's sake.
         axes: axes of y along which neighbours are compared.
+        high_pass: a linear filter of unit gain for white noise, for :meth:`Stein.noise_ratio`.
 
     Returns:
-        The sums.
+        The sums, on the processor.
 
     Raises:
         ValueError: for no probe, or a step that is not positive.
@@ -217,83 +237,81 @@ def stein(
         raise ValueError(f"probes must be at least 1, got {probes}")
     if not step > 0:
         raise ValueError(f"step must be above 0, in deviations of the noise, got {step}")
-    mean = max(0.0, noise.gain * float(noisy.mean()) + noise.sigma**2)
+    mean = max(0.0, float(noise.variance(noisy).mean()))
     epsilon = max(step * mean**0.5, FLOOR)
-    at = [x.clone() for x in layers(noisy)]
-    y = noisy[inside]
-    found = [x[inside] for x in at]
-    slopes: list[list[tuple[Tensor, Tensor]]] = []  # of every probe and layer: b and J b
+    whole = [x.clone() for x in layers(noisy)]
+    y, found = noisy[inside], [x[inside] for x in whole]
+    v = noise.variance(y)
+    left = [(y - x) for x in found]
+    count = len(found) + 1
+    diagonal = [torch.zeros_like(y) for _ in found]  # ∂_i Φ_i, mean over the probes
+    spread, lagged, sharp = (torch.zeros(n, count, dtype=torch.float64) for n in (1, len(axes), 3))
     for _ in range(probes):
         bits = torch.randint(0, 2, noisy.shape, generator=generator, device=generator.device)
         b = (2 * bits - 1).to(noisy)
         moved = layers(noisy + epsilon * b)
-        slopes.append([(b[inside], (m[inside] - x) / epsilon) for m, x in zip(moved, found, strict=True)])
-    diagonal = [sum(b * s for b, s in of) / probes for of in zip(*slopes, strict=True)]
-    square = [sum(s * s for _, s in of) / probes for of in zip(*slopes, strict=True)]
+        b = b[inside]
+        for layer, (there, here) in enumerate(zip(moved, found, strict=True)):
+            slope = (there[inside] - here) / epsilon
+            diagonal[layer] += b * slope / probes
+            spread[0, layer + 1] += mean * _sum(v.abs() * slope.square()) / probes
+            for row, axis in enumerate(axes):
+                (b1, b2), (s1, s2), (v1, _) = (_neighbours(z, axis) for z in (b, slope, v))
+                lagged[row, layer + 1] += _sum(v1 * (b1 * s2 + b2 * s1)) / probes
+            if high_pass is not None:
+                sharp[1, layer + 1] += _sum(high_pass(b) * high_pass(slope)) / probes
+    for layer, residual in enumerate(left):
+        for row, axis in enumerate(axes):
+            r1, r2 = _neighbours(residual, axis)
+            lagged[row, layer + 1] += _sum(r1 * r2)
+        if high_pass is not None:
+            filtered = high_pass(residual)
+            sharp[0, layer + 1], sharp[2, layer + 1] = _sum(filtered.square()), filtered.numel()
 
-    v = (noise.gain * y + noise.sigma**2).expand(y.shape)
-    plain = [(y - x).square() - v + 2 * v * d for x, d in zip(found, diagonal, strict=True)]
-    correction = [0.0] * (len(found) + 1)
+    plain = [_sum(r.square() + 2 * v * d - v) for r, d in zip(left, diagonal, strict=True)]
+    least = plain.index(min(plain))
+    best, d, after = found[least], diagonal[least], v
+    errors = left[least].square() + 2 * v * d - v
+    correction = correction_slope = torch.zeros(count, dtype=torch.float64)
     if noise.clipped:
-        best = min(range(len(found)), key=lambda layer: _sum(plain[layer]))
-        x = _unclip(y, found[best], noise)
-        m, after = noise.clipped_moments(x)
-        beta = m - x
-        change = after - v
-        correction = [
-            _sum((after + beta.square()) - v),
-            *(
-                _sum(2 * change * d - change + 2 * beta * (f - m) + beta.square())
-                for f, d in zip(found, diagonal, strict=True)
-            ),
-        ]
-    residuals = [torch.zeros_like(y), *(y - x for x in found)]
-    total, total_squared = _sum(v), _sum(v.square())
-    lagged, pairs = [], []
-    for axis in axes:
-        size = y.shape[axis] - 1
-        left, right = (
-            (lambda z, a=axis, n=size: z.narrow(a, 0, n)),
-            (lambda z, a=axis, n=size: z.narrow(a, 1, n)),
-        )
-        w = left(v)
-        row = [0.0]
-        for layer, r in enumerate(residuals[1:]):
-            cross = sum(left(b) * right(s) + right(b) * left(s) for b, s in (of[layer] for of in slopes))
-            row.append(_sum(left(r) * right(r) + w * cross / probes))
-        lagged.append(row)
-        pairs.append(left(y).numel())
-    as_tensor = lambda x: torch.tensor(x, dtype=torch.float64)  # noqa: E731
+        correction, after, added = clipping(y, found, diagonal, best, noise)
+        stronger, _, _ = clipping(y, found, diagonal, best, noise.stronger(SLOPE))
+        correction_slope = (stronger - correction) / math.log(SLOPE)
+        errors = errors + added[least]
+    spread[0, 0] = _sum(v.square())
     return Stein(
-        values=as_tensor(y.numel()),
-        probes=as_tensor(probes),
-        noise=as_tensor([total, total_squared]),
-        residual=as_tensor([_sum(r.square()) for r in residuals]),
-        weighted=as_tensor([_sum(v * r.square()) for r in residuals]),
-        divergence=as_tensor([total, *(_sum(v * d) for d in diagonal)]),
-        spread=as_tensor([total_squared, *(mean * _sum(v.abs() * s) for s in square)]),
-        correction=as_tensor(correction),
-        lagged=as_tensor(lagged).reshape(len(axes), len(residuals)),
-        pairs=as_tensor(pairs),
+        values=_vector(y.numel()),
+        probes=_vector(probes),
+        noise=_vector([_sum(v), _sum(v.square()), _sum(after)]),
+        residual=_vector([0.0, *(_sum(r.square()) for r in left)]),
+        weighted=_vector([0.0, *(_sum(v * r.square()) for r in left)]),
+        divergence=_vector([_sum(v), *(_sum(v * d) for d in diagonal)]),
+        spread=spread[0],
+        correction=correction,
+        correction_slope=correction_slope,
+        lagged=lagged,
+        pairs=_vector([_neighbours(y, axis)[0].numel() for axis in axes]),
+        sharp=sharp,
+        by_level=_by_level(best, errors, after),
+        far=_vector(float((left[least].abs() > FAR * mean**0.5).sum())),
     )
 
 
-def _unclip(y: Tensor, estimate: Tensor, noise: Noise) -> Tensor:
-    """x in [0, 1] whose mean after clipping is that of y where the estimate is alike; y's shape."""
-    bins = (estimate.clamp(0, 1) * (BINS - 1)).round().long().flatten()
-    count = torch.bincount(bins, minlength=BINS)
-    mean_y = torch.bincount(bins, y.flatten().double(), BINS) / count.clamp(min=1)
-    centre = torch.bincount(bins, estimate.flatten().double(), BINS) / count.clamp(min=1)
-    grid = torch.linspace(0, 1, 1025, dtype=torch.float64, device=y.device)
-    reached = noise.clipped_moments(grid)[0].contiguous()
-    true = grid[torch.searchsorted(reached, mean_y).clamp(max=len(grid) - 1)]
-    # Within a bin the estimate itself tells values apart.
-    return (estimate + (true - centre)[bins].view(y.shape).to(y)).clamp(0, 1)
+def _by_level(estimate: Tensor, errors: Tensor, variance: Tensor) -> Tensor:
+    bins = (estimate.clamp(0, 1) * (LEVELS - 1e-3)).long().flatten()
+    weights = (errors, variance, torch.ones_like(errors))
+    rows = [torch.bincount(bins, w.flatten().double(), LEVELS) for w in weights]
+    return torch.stack(rows).cpu()
 
 
-def _density(x: Tensor) -> Tensor:
-    return torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+def _neighbours(x: Tensor, axis: int) -> tuple[Tensor, Tensor]:
+    size = max(0, x.shape[axis] - 1)
+    return x.narrow(axis, 0, size), x.narrow(axis, x.shape[axis] - size, size)
 
 
 def _sum(x: Tensor) -> float:
     return float(x.sum(dtype=torch.float64))
+
+
+def _vector(values: float | Sequence[float]) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
