@@ -22,7 +22,7 @@ BAND = 1.96  # deviations of a 95% band
 TRUST = (0.05, 3.0)
 LEVELS = 8  # parts of [0, 1] by which the risk is looked at
 FAR = 5.0  # deviations: Gaussian noise goes as far once in two million
-UNEVEN = 0.25  # of the noise's variance
+UNEVEN = 0.3  # of the noise's variance
 SLOPE = 1.01  # factor of the noise for the slope of that correction
 
 Layers = Callable[[Tensor], Sequence[Tensor]]
@@ -156,11 +156,11 @@ class Stein:
         """The risk says that the noise's level varies with brightness.
 
         Where the level is one, the error of a good layer is a small share of the noise at every brightness.
-        Looked at is every eighth of the range that holds 3% of the values; a quarter of the noise's variance
+        Looked at is every eighth of the range that holds 5% of the values; 0.3 of the noise's variance
         more than three times the least is too much.
         """
         errors, noise, count = self.by_level
-        risk = (errors / noise.clamp(min=1e-12))[count > 0.03 * self.values]
+        risk = (errors / noise.clamp(min=1e-12))[count > 0.05 * self.values]
         return bool(len(risk) > 1 and risk.max() > 3 * risk.min().clamp(min=0) + UNEVEN)
 
     def rescaled(self, ratio: float) -> Stein:
