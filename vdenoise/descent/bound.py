@@ -53,7 +53,7 @@ def descent_bound(
     multipliers: Tensor,
     *,
     shifted: Tensor | None = None,
-    delta: float = 0.05,
+    delta: float = 0.01,
 ) -> Bound:
     r"""Bound the expected loss of every layer.
 
