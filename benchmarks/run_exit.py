@@ -3,9 +3,9 @@
     python benchmarks/run_exit.py                        # the shipped comparison models, ten minutes
     python benchmarks/run_exit.py --models dust --gammas 0.25 1
 
-On the test clips under Gaussian noise of deviation γ σ_x, clipped and rounded to 8 bits or neither: RMSE of the
-last layer, of the layer that ``vdenoise.denoise(…, layers="auto")`` leaves at and of the best one, and the time
-of both runs, which take turns. Writes ``results/exit.json``.
+On the test clips under Gaussian noise of deviation γ σ_x, clipped and rounded to 8 bits or neither: RMSE
+of the last layer, of the one that ``vdenoise.denoise(…, layers="auto")`` leaves at and of the best, and the
+time of both runs, which take turns. Writes ``results/exit.json``.
 """
 
 from __future__ import annotations

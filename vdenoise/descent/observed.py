@@ -75,7 +75,7 @@ def clipping(
         the sums of it for the input and every layer (L + 1,), float64; v, of y's shape; and what is added at
         every value, L tensors.
     """
-    x = _unclip(y, best, noise)
+    x = unclip(y, best, noise)
     m, v = noise.clipped_moments(x)
     beta, change = m - x, v - noise.variance(y)
     square = beta.square()
@@ -86,8 +86,16 @@ def clipping(
     return torch.stack(sums).cpu(), v, added
 
 
-def _unclip(y: Tensor, estimate: Tensor, noise: Noise) -> Tensor:
-    """x in [0, 1] whose mean after clipping is that of y where the estimate is alike; y's shape."""
+def unclip(y: Tensor, estimate: Tensor, noise: Noise) -> Tensor:
+    """What y was before its noise was clipped: x in [0, 1] whose mean after clipping is that of y.
+
+    The mean is taken over all values whose estimate is alike.
+
+    Args:
+        y: the noisy input, any shape.
+        estimate: of what it shows, of y's shape.
+        noise: what y holds.
+    """
     bins = (estimate.clamp(0, 1) * (BINS - 1)).round().long().flatten()
     count = torch.bincount(bins, minlength=BINS).clamp(min=1)
     mean = torch.bincount(bins, y.flatten().double(), BINS) / count
