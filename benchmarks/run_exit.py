@@ -30,7 +30,7 @@ from vdenoise.restore import least_risk
 from common import RESULTS, markdown_table, pick_device, provenance, run, wait, write_json
 from run_quality import BLOCKS, read_block
 
-GAMMAS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0, 1.5)
+GAMMAS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 SIGMA_X = 79.67  # deviation of the training pixels of the shipped checkpoints, 0–255
 
 

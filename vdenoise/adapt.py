@@ -159,10 +159,9 @@ def _descend(
             if stale == PATIENCE:
                 reason = "the held-out part got no better"
                 break
+    spent = time.monotonic() - started
     if kept is None:
-        return Adapted(
-            net, _rmse(first), _rmse(first), steps, time.monotonic() - started, f"unchanged: {reason}"
-        )
+        return Adapted(net, _rmse(first), _rmse(first), steps, spent, f"unchanged: {reason}")
     fitted.load_state_dict(kept)
     fitted.eval().requires_grad_(False)
     return Adapted(fitted, _rmse(first), _rmse(best), steps, spent, reason)
