@@ -9,6 +9,7 @@ import copy
 import math
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +21,15 @@ from vdenoise.certificate import certify
 from vdenoise.descent import LayerDescent, Multipliers, PrimalDual
 from vdenoise.descent.certificate import FLOOR, STEP, stein
 from vdenoise.descent.observed import Noise, unclip
+from vdenoise.models import save
 from vdenoise.restore import halo, resolve, to_tensor
+from vdenoise.video import open_video
 
 HELD_OUT = 0.25  # of the width: that part is never trained on and says when to stop
 CHECK = 20  # steps between two looks at it
 PATIENCE = 4  # looks without a better one before it stops
+FRAMES = 24  # of a file that are looked at
+REGION = (360, 480)  # height and width of them at most
 LEAST = 1e-3  # relative gain on the held-out part that counts
 
 
@@ -55,6 +60,7 @@ def adapt(
     *,
     gain: float = 0.0,
     seconds: float = 120.0,
+    steps: int = 2000,
     lr: float = 3e-4,
     alpha: float = 0.02,
     dual_lr: float = 0.05,
@@ -85,6 +91,7 @@ def adapt(
         sigma: deviation of the noise, or "auto".
         gain: of Poisson noise, as in :func:`vdenoise.certify`.
         seconds: time to train for, at most; the looks at the held-out part count.
+        steps: of the optimiser at most.
         lr: of Adam.
         alpha: α of the constraint.
         dual_lr: rate of its multipliers.
@@ -123,28 +130,76 @@ def adapt(
     noise = Noise(whole.sigma / 255, whole.gain / 255, clipped=bool(clip.amin() >= 0 and clip.amax() <= 1))
     task = _Task(clip.to(device), noise, held, frames, side, seed)
     task.learn_clipping(net)
-    return _descend(net, task, seconds - (time.monotonic() - started), lr, alpha, dual_lr, progress)
-
-
-def _descend(
-    net: Any, task: _Task, seconds: float, lr: float, alpha: float, dual_lr: float, progress: bool
-) -> Adapted:
-    """The loop: steps on crops, a look at the held-out part now and then."""
     fitted = copy.deepcopy(net).requires_grad_(True).train()
-    constraint = LayerDescent(fitted.config.layers, alpha=alpha, detach_previous=True)
+    constraint = LayerDescent(net.config.layers, alpha=alpha, detach_previous=True)
     primal_dual = PrimalDual(
         constraint,
         Multipliers(constraint, lr=dual_lr),
         torch.optim.Adam(fitted.parameters(), lr=lr),
         clip_norm=0.1,
     )
+    left = seconds - (time.monotonic() - started)
+    return _descend(net, fitted, primal_dual, task, left, steps, progress)
+
+
+def adapt_to_file(
+    path: str | Path,
+    model: Any,
+    sigma: float | str = "auto",
+    *,
+    seconds: float = 120.0,
+    save_to: str | Path | None = None,
+    device: str = "auto",
+    progress: bool = False,
+) -> Adapted:
+    """Fit a network to the middle of a video: at most ``FRAMES`` frames, of them at most ``REGION`` pixels.
+
+    Args:
+        path: the video.
+        model: as in :func:`adapt`.
+        sigma: as in :func:`adapt`.
+        seconds: as in :func:`adapt`.
+        save_to: where to write the weights, a checkpoint like any other; None writes none. Nothing is written
+            where nothing was better.
+        device: as in :func:`adapt`.
+        progress: show a bar.
+
+    Raises:
+        VideoError: if the file can't be read.
+        ValueError: as :func:`adapt`.
+    """
+    with open_video(path) as reader:
+        start = max(0, len(reader) - FRAMES) // 2
+        frames = reader.read(start, min(len(reader), start + FRAMES))
+    top, left = (max(0, size - most) // 2 for size, most in zip(frames.shape[1:3], REGION, strict=True))
+    part = np.ascontiguousarray(frames[:, top : top + REGION[0], left : left + REGION[1]])
+    done = adapt(model, part, sigma, seconds=seconds, device=device, progress=progress)
+    if save_to is not None and done.after < done.before:
+        how = {
+            "before": done.before,
+            "after": done.after,
+            "steps": done.steps,
+            "seconds": round(done.seconds),
+        }
+        save(done.model, save_to, {**getattr(done.model, "card", {}), "adapted": how})
+    return done
+
+
+def _descend(
+    net: Any, fitted: Any, primal_dual: PrimalDual, task: _Task, seconds: float, most: int, progress: bool
+) -> Adapted:
+    """The loop: steps on crops, a look at the held-out part now and then."""
     first = best = task.held_out_risk(net)
     kept: dict[str, Tensor] | None = None
     stale, steps, reason = 0, 0, "the time was up"
     started = time.monotonic()
     with tqdm(total=round(seconds), unit="s", disable=not progress, dynamic_ncols=True) as bar:
         while time.monotonic() - started < seconds:
-            primal_dual.step(task.losses(fitted))
+            try:
+                primal_dual.step(task.losses(fitted))
+            except ValueError:  # not finite any more
+                reason = "it diverged; a smaller lr may help"
+                break
             steps += 1
             bar.update(min(round(time.monotonic() - started), bar.total) - bar.n)
             if steps % CHECK:
@@ -156,8 +211,8 @@ def _descend(
             if risk < best - LEAST * abs(best):
                 best, stale = risk, 0
                 kept = {name: value.detach().clone() for name, value in fitted.state_dict().items()}
-            if stale == PATIENCE:
-                reason = "the held-out part got no better"
+            if stale == PATIENCE or steps >= most:
+                reason = "the held-out part got no better" if stale == PATIENCE else "the steps were done"
                 break
     spent = time.monotonic() - started
     if kept is None:

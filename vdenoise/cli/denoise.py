@@ -10,8 +10,11 @@ from collections.abc import Sequence
 from tqdm import tqdm
 
 import vdenoise
+from vdenoise.adapt import adapt_to_file
 from vdenoise.models.registry import shipped
 from vdenoise.restore import WINDOW
+
+logger = logging.getLogger(__name__)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -42,6 +45,15 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--crf", type=int, default=None, help="quality of the output, lower is better (default: the codec's)"
     )
+    parser.add_argument(
+        "--adapt",
+        type=float,
+        nargs="?",
+        const=120.0,
+        metavar="SECONDS",
+        help="first fit the network to the clip itself, for at most this long (without a number: 120)",
+    )
+    parser.add_argument("--save-adapted", metavar="PATH", help="write the fitted network, with --adapt")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--version", action="version", version=f"vdenoise {vdenoise.__version__}")
@@ -66,6 +78,20 @@ def main(argv: Sequence[str] | None = None) -> int:
 def clean_file(args: argparse.Namespace) -> None:
     """Read, clean and write, frame by frame."""
     model = vdenoise.load(args.model)
+    if args.adapt is not None:
+        done = adapt_to_file(
+            args.input,
+            model,
+            args.sigma,
+            seconds=args.adapt,
+            save_to=args.save_adapted,
+            device=args.device,
+            progress=not args.quiet,
+        )
+        logger.info("estimated RMSE %.2f → %.2f, %s", done.before, done.after, done.reason)
+        model = done.model
+    elif args.save_adapted:
+        raise ValueError(f"--save-adapted {args.save_adapted} needs --adapt; give both")
     options = {} if args.crf is None else {"crf": args.crf}
     with (
         vdenoise.open(args.input, backend=args.backend) as reader,
