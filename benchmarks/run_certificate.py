@@ -64,7 +64,14 @@ class Cell:
         """Its name in the results."""
         given = "given" if self.known else "estimated"
         return "/".join(
-            [self.model, self.clip, self.kind, f"{self.sigma:g}", "stored" if self.stored else "raw", given]
+            [
+                Path(self.model).stem,
+                self.clip,
+                self.kind,
+                f"{self.sigma:g}",
+                "stored" if self.stored else "raw",
+                given,
+            ]
         )
 
     @property
