@@ -244,6 +244,25 @@ def test_a_known_level_of_correlated_noise_gives_the_triangle(clean):
     assert all(low <= t <= high for low, t, high in zip(found.low, true, found.high, strict=True))
 
 
+def test_a_level_that_is_too_low_is_noticed(clean):
+    model = vdenoise.load("ut_constrained")
+    noisy = add_noise(clean, level=30 / 255, generator=seeded(12))
+    found = vdenoise.certify(model, noisy, 10)
+    true = true_rmse(model, noisy, clean, 10)
+    assert any("looks noisier" in text for text in found.failures)
+    assert all(low <= t <= high for low, t, high in zip(found.low, true, found.high, strict=True))
+
+
+def test_a_clean_clip_known_to_be_clean(clean):
+    """σ = 0 given: the input is the truth, and the distance from it the error, however still the clip."""
+    frames = clean[:1].expand(3, -1, -1, -1).contiguous()
+    found = vdenoise.certify("ut_constrained", frames, 0)
+    assert found.best == 0
+    assert found.high == pytest.approx(
+        true_rmse(vdenoise.load("ut_constrained"), frames, frames, 0), abs=0.02
+    )
+
+
 def test_poisson_gaussian_clips_by_gain(clean):
     model = vdenoise.load("ut_constrained")
     sigma, gain = 0.1**0.5 * 25, 2 * 0.9 * (25 / 255) ** 2 * 255

@@ -24,6 +24,7 @@ REFINED = 0.05  # of the noise's variance: a layer with less error than this hel
 ERRORS = (0.003, 0.01)  # least relative error of σ: refined, and by the clip alone (measured on open clips)
 TEXTURE = 0.1  # grey levels that fine texture may add to the clip's own σ
 OUTLIERS = 0.001  # share of values too far off for Gaussian noise
+STRONGER = 1.25  # the clip's own estimate of σ over the one given, beyond which that one is wrong
 EXCESS = 2.0  # of noise at low over high frequencies, in still places: white noise has 1
 FAINT = 0.75  # σ on 0–255 below which noise is no more than what compression may have left
 DRAWN = 1.03  # a clip's own noise over its expected size, at most, where neighbours share it
@@ -106,10 +107,14 @@ def certify(
     corrected for. An estimated σ is made better by what the layers leave of it, where their error is small.
 
     What it can't know is in the result: ``failures`` names clipping, noise that neighbours share, noise that
-    stays from frame to frame, as compression makes it, and a risk that contradicts itself. Where neighbours
-    share noise the band comes from the triangle inequality, :math:`|\lVert \Phi - y\rVert - \lVert n \rVert|
-    \le \lVert \Phi - x \rVert \le \lVert \Phi - y\rVert + \lVert n \rVert`; where it also stays in time, no
-    upper bound is given.
+    stays from frame to frame, as compression makes it, impulses, a level that varies with brightness or is
+    higher than given, and a risk that contradicts itself. The band then comes from the triangle inequality,
+
+    .. math:: \big| \lVert \Phi - y \rVert - \lVert n \rVert \big| \le \lVert \Phi - x \rVert
+              \le \lVert \Phi - y \rVert + \lVert n \rVert
+
+    with the size of n as given, or at most half the energy of what changes from frame to frame. Noise that
+    stays and whose size was not given has no upper bound.
 
     Args:
         model: a shipped checkpoint's name, a checkpoint's path, or a model.
@@ -236,8 +241,12 @@ def _conclude(clip: Tensor, found: Stein, noise: Noise, *, known: bool, error: f
             f"{100 * at_ends:.1f}% of the values are clipped; corrected approximately, and the band is wider"
         )
     near, over_time = _largest(correlation[:2]), float(correlation[2])
+    own = 255 * estimate_sigma(clip) if known and not noise.gain else 0.0
+    stronger = own > STRONGER * 255 * noise.sigma + 1
     shared = True
-    if abs(near) > CORRELATED:
+    if stronger:
+        failures.append(f"the clip looks noisier, σ {own:.1f}, than it is said to be")
+    elif abs(near) > CORRELATED:
         failures.append(f"neighbouring pixels share noise (correlation {near:.2f} or more)")
     elif look.excess > EXCESS:
         failures.append(
@@ -248,7 +257,7 @@ def _conclude(clip: Tensor, found: Stein, noise: Noise, *, known: bool, error: f
         failures.append(f"{share:.1f}% of the values are far off, as impulses are or a layer that fails")
     elif found.uneven():
         failures.append("the noise's level varies with brightness, other than it is said to")
-    elif bool((high <= 0).any()):
+    elif noise.sigma > 0 and bool((high <= 0).any()):
         failures.append(
             "a layer's estimate is below 0, so the noise is not of the level that it is said to have"
         )
@@ -265,13 +274,15 @@ def _conclude(clip: Tensor, found: Stein, noise: Noise, *, known: bool, error: f
         failures.append(f"the noise that varies is faint (σ {255 * noise.sigma:.2f})")
     else:
         stays = False
-    if stays:
+    if stays and not known:
         failures[-1] += ": errors that compression made can't be told from the picture; no upper bound"
+    elif stays:
+        failures[-1] += ": Stein's estimate does not hold; the band is the triangle inequality's"
     estimate = found.risk.clamp(min=0).sqrt()
     low, high = low.sqrt(), high.sqrt()
-    if shared:
-        low, high = _triangle(clip, found, known)
-    if stays:
+    if shared or stays:
+        low, high = _triangle(clip, found, known and not stronger)
+    if stays and not known:
         low, high = torch.zeros_like(low), torch.full_like(high, math.inf)
     return Certificate(
         rmse=_scaled(estimate.clamp(low, high)),

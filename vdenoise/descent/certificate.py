@@ -17,6 +17,7 @@ from vdenoise.descent.observed import Noise, clipping
 
 STEP = 0.02  # ε: of a probe, in deviations of the noise
 FLOOR = 2e-4  # least size of a probe, in units of [0, 1]: below it float32 rounding shows
+FAINT = 0.003  # a deviation below which noise is too faint to judge values by
 BAND = 1.96  # deviations of a 95% band
 # Share of the correction for clipping that may be wrong: constant, and with the best layer's share of error.
 TRUST = (0.05, 3.0)
@@ -293,7 +294,7 @@ def stein(
         pairs=_vector([_neighbours(y, axis)[0].numel() for axis in axes]),
         sharp=sharp,
         by_level=_by_level(best, errors, after),
-        far=_vector(float((left[least].abs() > FAR * mean**0.5).sum())),
+        far=_vector(float((left[least].abs() > FAR * max(mean**0.5, FAINT)).sum())),
     )
 
 
