@@ -12,6 +12,7 @@ from vdenoise.models import build, save
 from vdenoise.training import TrainConfig, loop
 from vdenoise.training.loop import train
 
+import run_adapt
 import run_bound
 import run_certificate
 import run_exit
@@ -25,7 +26,7 @@ def scene(root, clip: str, place) -> np.ndarray:
 
 @pytest.fixture
 def model(tmp_path, monkeypatch) -> str:
-    for module in (run_certificate, run_exit):
+    for module in (run_adapt, run_certificate, run_exit):
         monkeypatch.setattr(module, "read_block", scene)
     torch.manual_seed(0)
     path = tmp_path / "small.pt"
@@ -68,6 +69,18 @@ def test_early_exit_is_measured(model, tmp_path, capsys):
     assert "γ 0.5" in capsys.readouterr().out
 
 
+def test_adapting_is_measured(model, tmp_path, capsys):
+    out = tmp_path / "adapt.json"
+    flags = ["--models", model, "--clips", "vtest", "--frames", "4", "--steps", "20", "--quiet"]
+    assert run_adapt.main([*flags, "--out", str(out)]) == 0
+    cells = json.loads(out.read_text())["cells"]
+    assert len(cells) == 3
+    for key, cell in cells.items():
+        assert cell["estimated_held_out"][1] <= cell["estimated_held_out"][0]
+        assert cell["steps"] == (0 if "correlated" in key else 20)
+    assert "coarse" in capsys.readouterr().out
+
+
 def test_the_bound_is_above_what_was_measured(tmp_path, monkeypatch, capsys):
     monkeypatch.setitem(loop.DATASETS, "open", Data)
     config = TrainConfig(
@@ -99,6 +112,7 @@ def test_the_bound_is_above_what_was_measured(tmp_path, monkeypatch, capsys):
     ("main", "flags", "message"),
     [
         (run_certificate.main, ["--frames", "1"], "--frames"),
+        (run_adapt.main, ["--steps", "0"], "--steps"),
         (run_exit.main, ["--repeats", "0"], "--repeats"),
         (run_bound.main, ["--clips", "1"], "--clips"),
         (run_bound.main, ["--models", "ut_erm"], "without the constraint"),
