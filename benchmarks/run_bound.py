@@ -55,6 +55,7 @@ def entry(found: Bound, losses: Tensor, factor: float) -> dict[str, Any]:
         "noise": factor,
         "measured": losses.mean(0).tolist(),
         "certified": found.sequence.tolist(),
+        "tight": found.tight.tolist(),
         "slacks": found.slacks.tolist(),
         "zeta": found.excess.tolist(),
         "shift": found.shift.tolist(),
@@ -79,13 +80,14 @@ def draw(document: dict[str, Any], path: Path) -> None:
             label = f"noise × {e['noise']:g}"
             axes.plot(layers, e["measured"], "o-", color=f"C{i}", markersize=3, label=label)
             axes.plot(layers, e["certified"], "--", color=f"C{i}")
+            axes.plot(layers, e["tight"], ":", color=f"C{i}")
         axes.set_title(name, fontsize=9)
         axes.set_xlabel("layer (0: noisy input)", fontsize=8)
         axes.set_yscale("log")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, title="solid measured, dashed bound", title_fontsize=7)
+        axes.legend(fontsize=7, title="measured; dashed bound, dotted tight", title_fontsize=7)
     figure.savefig(path, dpi=110)
 
 
@@ -94,7 +96,7 @@ def table(name: str, entries: Sequence[dict[str, Any]]) -> str:
     lines = [name]
     for e in entries:
         lines.append(f"  noise × {e['noise']:g}")
-        for what in ("measured", "certified"):
+        for what in ("measured", "tight", "certified"):
             lines.append(f"    {what:9} " + " ".join(f"{value:8.4f}" for value in e[what]))
         lines.append(f"    limit {e['limit']:.3f}")
         lines += [f"    caution: {text}" for text in e["failures"]]

@@ -22,6 +22,9 @@ def test_it_bounds_fresh_samples():
     found = descent_bound(constraint, contraction(0.6, 5), torch.zeros(5), delta=0.01)
     fresh = contraction(0.6, 5, n=20_000, seed=1).mean(0)
     assert (fresh <= found.sequence).all()
+    assert (fresh <= found.tight).all()
+    assert (found.tight[1:] < found.sequence[1:]).all()
+    assert found.tight.tolist() == pytest.approx(fresh.tolist(), abs=0.1)
     assert (found.sequence.diff() < 0).all()
     assert found.failures == ()
 

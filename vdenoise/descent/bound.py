@@ -21,6 +21,7 @@ class Bound:
         excess: ζ_l (L,): what each slack may exceed 0 by, measurement error included.
         shift: C τ_l (L,): what a slack may rise by on the other distribution; 0 without one.
         sequence: the certified bound of E f_0 … f_L (L + 1,), on the other distribution where there is one.
+        tight: the same with the room that the constraints have, negative slacks and all (L + 1,).
         limit: :math:`\frac1\alpha (\zeta + \frac{C \delta \nu}{1 - \delta} + C \tau)`, for ever more layers.
         price: λ_l ζ_l (L,): by duality, how much the objective would rise if the constraint held exactly.
         failures: what contradicts the assumptions, a sentence each.
@@ -31,6 +32,7 @@ class Bound:
     excess: Tensor
     shift: Tensor
     sequence: Tensor
+    tight: Tensor
     limit: float
     price: Tensor
     failures: tuple[str, ...]
@@ -68,6 +70,9 @@ def descent_bound(
 
     .. math:: B_0 = E f_0, \qquad
               B_l = (1 - \alpha_l) B_{l-1} + \zeta_l + \frac{C \delta \nu}{1 - \delta} + C \tau_l
+
+    It knows only that the constraints hold, not with how much room; ``tight`` (ours) puts the measured slack,
+    also below 0, in the place of ζ_l.
 
     The paper's text was not to be had; our reading of the symbols, and what is put in for them: ζ, by how
     much a constraint may be missed, is the measured slack, if above 0, and its error at confidence 1 − δ
@@ -114,9 +119,12 @@ def descent_bound(
         other = start[:, 1:] - kept * start[:, :-1]
         shift = torch.stack([wasserstein(a, b) for a, b in zip(slack.T, other.T, strict=True)])
         failing = delta / (1 - delta) * float(start.mean(0).max())
-    sequence = [float(start[:, 0].mean() + sure * start[:, 0].std() / len(start) ** 0.5)]
-    for share, more in zip(kept.tolist(), (excess + shift + failing).tolist(), strict=True):
-        sequence.append(share * sequence[-1] + more)
+    first = float(start[:, 0].mean() + sure * start[:, 0].std() / len(start) ** 0.5)
+    sequence, tight = [first], [first]
+    for layer, share in enumerate(kept.tolist()):
+        other_costs = float(shift[layer]) + failing
+        sequence.append(share * sequence[-1] + float(excess[layer]) + other_costs)
+        tight.append(share * tight[-1] + float(slack[:, layer].mean() + error[layer]) + other_costs)
     limit = float((excess.max() + failing + shift.max()) / (1 - kept.max()))
     return Bound(
         losses=mean,
@@ -124,6 +132,7 @@ def descent_bound(
         excess=excess,
         shift=shift,
         sequence=torch.tensor(sequence, dtype=torch.float64),
+        tight=torch.tensor(tight, dtype=torch.float64),
         limit=limit,
         price=multipliers * excess,
         failures=_failures(constraint, slack.mean(0), error, multipliers, sequence, limit),
