@@ -87,7 +87,9 @@ def draw(document: dict[str, Any], path: Path) -> None:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.tick_params(labelsize=7)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=7, title="measured; dashed bound, dotted tight", title_fontsize=7)
+    lines = axes.get_legend_handles_labels()
+    title = "solid measured, dashed bound, dotted tight"
+    figure.legend(*lines, loc="outside lower center", ncols=len(lines[0]), fontsize=7, title=title)
     figure.savefig(path, dpi=110)
 
 
