@@ -31,8 +31,18 @@ from common import RESULTS, markdown_table, provenance, read_json, run, write_js
 SEED = 1_000_003  # away from the seeds that trainings use
 
 
-def expected_losses(model: Any, root: str | None, clips: int, progress: tqdm) -> Tensor:
-    """f_0 … f_L of single clips of the model's training distribution, (clips, L + 1)."""
+def expected_losses(
+    model: Any, root: str | None, clips: int, progress: tqdm, stronger: float = 1.0
+) -> Tensor:
+    """f_0 … f_L of single clips of the model's training distribution, (clips, L + 1).
+
+    Args:
+        model: a checkpoint, with its card.
+        root: where the data lies.
+        clips: how many.
+        progress: updated by one for every clip.
+        stronger: factor of the noise; the loss stays in units of the trained noise.
+    """
     card = model.card
     sigma = tuple(card["sigma"])
     # Cards without the field are of runs that had no augmentation.
@@ -43,7 +53,8 @@ def expected_losses(model: Any, root: str | None, clips: int, progress: tqdm) ->
     found: list[Tensor] = []
     with torch.inference_mode():
         for clean in islice(batches(samples, config, generator), clips):
-            noisy, level = add_training_noise(clean, sigma, config.clipped, generator, config.noise)
+            shifted = (stronger * sigma[0], stronger * sigma[1])
+            noisy, level = add_training_noise(clean, shifted, config.clipped, generator, config.noise)
             outputs = model.iterates(noisy, level)
             for i in range(len(clean)):
                 one = slice(i, i + 1)
@@ -52,7 +63,7 @@ def expected_losses(model: Any, root: str | None, clips: int, progress: tqdm) ->
                         [x[one] for x in outputs],
                         noisy[one],
                         clean[one],
-                        level[one],
+                        level[one] / stronger,
                         sigma[1] / 255,
                         config.noise_exponent,
                     )

@@ -6,6 +6,7 @@ with vdenoise.open("noisy.mp4") as clip:  # frames as uint8 (H, W, C)
     for frame in clip: ...
 """
 
+from vdenoise.certificate import Certificate, certify
 from vdenoise.clip import Clip
 from vdenoise.models import MODELS, load
 from vdenoise.restore import denoise, denoise_stream, layer_estimates
@@ -15,10 +16,12 @@ from vdenoise.video import open_video as open
 __version__ = "0.1.0"
 __all__ = [
     "MODELS",
+    "Certificate",
     "Clip",
     "Reader",
     "VideoError",
     "Writer",
+    "certify",
     "denoise",
     "denoise_stream",
     "layer_estimates",

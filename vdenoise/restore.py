@@ -16,11 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vdenoise.descent.certificate import stein
+from vdenoise.descent.observed import Noise
 from vdenoise.models import load
+from vdenoise.models.registry import first_layers
 from vdenoise.noise import estimate_sigma
 
 WINDOW = 30  # frames the network sees at once: more of them average a still background better
 OVERLAP = 6  # frames shared by two windows and cross-faded
+LOOK = 192  # side of the part of the first window from which "auto" layers are told
 TILE = 384  # side of a tile in pixels, without its halo: bounds memory whatever the frame's size
 
 Frames = TypeVar("Frames", np.ndarray, Tensor)
@@ -33,6 +37,7 @@ def denoise(
     device: str = "auto",
     *,
     window: int = WINDOW,
+    layers: int | str | None = None,
 ) -> Frames:
     """Clean a clip that is in memory.
 
@@ -43,6 +48,8 @@ def denoise(
         sigma: deviation of the noise on the 0–255 scale, or "auto" to estimate it from the frames.
         device: "auto" (CUDA where there is one), or a torch device.
         window: frames the network sees at once.
+        layers: leave the network after this many layers, or "auto": where the error is least by Stein's
+            estimate on the middle of the first window (0 keeps the input). None runs them all.
 
     Returns:
         The clean clip: the same type, shape and dtype.
@@ -56,9 +63,9 @@ def denoise(
         >>> vdenoise.denoise(noisy, sigma=25).shape
         (4, 32, 32)
     """
-    tensor, restore_type = _to_tensor(frames)
+    tensor, restore_type = to_tensor(frames)
     net, device = resolve(model, device)
-    cleaner = _Cleaner(net, sigma, device, tensor if sigma == "auto" else None)
+    cleaner = _Cleaner(net, sigma, device, tensor if sigma == "auto" else None, layers=layers)
     clean = torch.cat(list(_windows(_singly(tensor), cleaner, window)))
     return cast(Frames, restore_type(clean))
 
@@ -70,6 +77,7 @@ def denoise_stream(
     device: str = "auto",
     *,
     window: int = WINDOW,
+    layers: int | str | None = None,
 ) -> Iterator[np.ndarray]:
     """Clean frames as they come; memory holds one window, whatever the length.
 
@@ -79,12 +87,13 @@ def denoise_stream(
         sigma: as in :func:`denoise`; "auto" is the median of the estimates of the windows so far.
         device: as in :func:`denoise`.
         window: frames the network sees at once; output lags input by at most this many.
+        layers: as in :func:`denoise`.
 
     Yields:
         One clean frame for every frame, of the same shape and dtype, in order.
     """
     net, device = resolve(model, device)
-    cleaner = _Cleaner(net, sigma, device)
+    cleaner = _Cleaner(net, sigma, device, layers=layers)
     dtypes: deque[np.dtype] = deque()
 
     def tensors() -> Iterator[Tensor]:
@@ -94,7 +103,7 @@ def denoise_stream(
                     f"a frame must have shape (H, W, C), got {frame.shape}; add the axis by frame[..., None]"
                 )
             dtypes.append(frame.dtype)
-            yield _to_tensor(frame[None])[0]
+            yield to_tensor(frame[None])[0]
 
     for clean in _windows(tensors(), cleaner, window):
         yield _quantise(clean[0].permute(1, 2, 0).numpy(), dtypes.popleft())
@@ -112,7 +121,7 @@ def layer_estimates(frames: np.ndarray, model: Any, sigma: float, device: str = 
     Returns:
         L arrays of ``frames``' shape and float32, on the 0–255 scale, not rounded.
     """
-    tensor, _ = _to_tensor(frames)
+    tensor, _ = to_tensor(frames)
     net, device = resolve(model, device)
     with torch.inference_mode():
         outputs = net.iterates(tensor[None].to(device), sigma / 255)
@@ -140,7 +149,15 @@ def resolve(model: Any, device: str) -> tuple[Any, str]:
 class _Cleaner:
     """One window in, one clean window out; keeps the noise level that it goes by."""
 
-    def __init__(self, net: Any, sigma: float | str, device: str, clip: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        net: Any,
+        sigma: float | str,
+        device: str,
+        clip: Tensor | None = None,
+        *,
+        layers: int | str | None = None,
+    ) -> None:
         if isinstance(sigma, str):
             if sigma != "auto":
                 raise ValueError(f'sigma must be a number on the 0–255 scale or "auto", got {sigma!r}')
@@ -149,6 +166,11 @@ class _Cleaner:
             if not 0 <= sigma <= 255:
                 raise ValueError(f"sigma must lie in 0–255, got {sigma}")
             self.fixed = sigma / 255
+        if isinstance(layers, str) and layers != "auto":
+            raise ValueError(f'layers must be a number, "auto" or None, got {layers!r}')
+        if layers is not None and not isinstance(layers, str):
+            net = first_layers(net, layers)
+        self.layers = None if layers == "auto" else net.config.layers
         self.net, self.device, self.estimates = net, device, list[float]()
 
     def sigma(self, window: Tensor) -> float:
@@ -161,7 +183,30 @@ class _Cleaner:
     def __call__(self, window: Tensor) -> Tensor:
         """(T, C, H, W) to the same, on the CPU."""
         sigma = self.sigma(window)
+        if self.layers is None:
+            self.layers = least_risk(self.net, window, sigma, self.device)
+            self.net = first_layers(self.net, max(1, self.layers))
+        if self.layers == 0:
+            return window
         return by_tiles(lambda x: self.net(x[None].to(self.device), sigma)[0].cpu(), window, halo(self.net))
+
+
+def least_risk(net: Any, frames: Tensor, sigma: float, device: str = "cpu") -> int:
+    """The layer of least error by Stein's estimate, from the middle of frames (T, C, H, W); 0 is the input.
+
+    Args:
+        net: the network.
+        frames: noisy, in [0, 1] plus noise.
+        sigma: deviation of the noise, in the same units.
+        device: of the network.
+    """
+    height, width = frames.shape[-2:]
+    top, left = max(0, height - LOOK) // 2, max(0, width - LOOK) // 2
+    part = frames[..., top : top + LOOK, left : left + LOOK].to(device)
+    noise = Noise(sigma, clipped=bool(frames.amin() >= 0 and frames.amax() <= 1))
+    generator = torch.Generator().manual_seed(0)
+    found = stein(lambda y: [x[0] for x in net.iterates(y[None], sigma)], part, noise, generator, probes=1)
+    return int(found.risk.argmin())
 
 
 def halo(net: Any) -> tuple[int, int]:
@@ -242,7 +287,7 @@ def _singly(tensor: Tensor) -> Iterator[Tensor]:
     yield from tensor.split(1)
 
 
-def _to_tensor(frames: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
+def to_tensor(frames: Any) -> tuple[Tensor, Callable[[Tensor], Any]]:
     """(T, C, H, W) float32 in [0, 1], and the way back to what the caller gave."""
     if isinstance(frames, np.ndarray):
         if frames.ndim not in (3, 4) or (frames.ndim == 4 and frames.shape[-1] not in (1, 3)):

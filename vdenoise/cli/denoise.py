@@ -6,13 +6,17 @@ import argparse
 import logging
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from tqdm import tqdm
 
 import vdenoise
+from vdenoise.adapt import adapt_to_file
 from vdenoise.models.registry import shipped
 from vdenoise.restore import WINDOW
 from vdenoise.video import CODECS, SOUND, create
+
+logger = logging.getLogger(__name__)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -65,6 +69,15 @@ def build_parser() -> argparse.ArgumentParser:
         help="keep copies every track bit by bit where the container takes it (default), browser encodes what"
         " browsers don't play, none leaves it out",
     )
+    parser.add_argument(
+        "--adapt",
+        type=float,
+        nargs="?",
+        const=120.0,
+        metavar="SECONDS",
+        help="first fit the network to the clip itself, for at most this long (without a number: 120)",
+    )
+    parser.add_argument("--save-adapted", metavar="PATH", help="write the fitted network, with --adapt")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing output")
     parser.add_argument("--quiet", action="store_true", help="no progress bar")
     parser.add_argument("--version", action="version", version=f"vdenoise {vdenoise.__version__}")
@@ -88,6 +101,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def clean_file(args: argparse.Namespace) -> None:
     """Read, clean and write, frame by frame."""
+    if args.save_adapted and args.adapt is None:
+        raise ValueError(f"--save-adapted {args.save_adapted} needs --adapt; give both")
     model = vdenoise.load(args.model)
     with (
         vdenoise.open(args.input, backend=args.backend) as reader,
@@ -100,11 +115,28 @@ def clean_file(args: argparse.Namespace) -> None:
             sound=args.sound,
             overwrite=args.overwrite,
         ) as writer,
-        tqdm(total=len(reader), unit="frame", disable=args.quiet, dynamic_ncols=True) as bar,
     ):
-        for frame in vdenoise.denoise_stream(reader, model, args.sigma, args.device, window=args.window):
-            writer.write(frame)
-            bar.update()
+        if args.adapt is not None:  # after the names were checked: it takes its time
+            model = adapted(args, model)
+        with tqdm(total=len(reader), unit="frame", disable=args.quiet, dynamic_ncols=True) as bar:
+            for frame in vdenoise.denoise_stream(reader, model, args.sigma, args.device, window=args.window):
+                writer.write(frame)
+                bar.update()
+
+
+def adapted(args: argparse.Namespace, model: Any) -> Any:
+    """The model after it was fitted to the input itself."""
+    done = adapt_to_file(
+        args.input,
+        model,
+        args.sigma,
+        seconds=args.adapt,
+        save_to=args.save_adapted,
+        device=args.device,
+        progress=not args.quiet,
+    )
+    logger.info("estimated RMSE %.2f → %.2f, %s", done.before, done.after, done.reason)
+    return done.model
 
 
 def _sigma(text: str) -> float | str:

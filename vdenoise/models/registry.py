@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -54,6 +55,26 @@ def build(name: str, **config: Any) -> Any:
 def name_of(model: torch.nn.Module) -> str:
     """The key of a model in ``MODELS``."""
     return next(name for name, cls in MODELS.items() if type(model) is cls)
+
+
+def first_layers(model: Any, layers: int) -> Any:
+    """The same model, left after its first layers; it shares the weights and costs nothing.
+
+    Args:
+        model: an instance of a class in ``MODELS``, or of a subclass.
+        layers: how many to run, 1 … L.
+
+    Raises:
+        ValueError: for another number.
+    """
+    most = model.config.layers
+    if not 1 <= layers <= most:
+        raise ValueError(f"layers must lie in 1–{most} for this model, got {layers}")
+    short = copy.copy(model)
+    short._modules = dict(model._modules)  # else the line below would cut the original
+    short.steps = model.steps[:layers]  # tied weights are a single step, which stays
+    short.config = replace(model.config, layers=layers)
+    return short
 
 
 def save(model: torch.nn.Module, path: str | Path, card: Mapping[str, Any]) -> None:
