@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from vdenoise.models.registry import shipped
-from vdenoise.preview import Limits
-from vdenoise.studio import Studio
+from vdenoise.studio.preview import Limits
+from vdenoise.studio.sessions import Studio
 from vdenoise.web import page
 from vdenoise.web.benchmark import benchmark_tab
 from vdenoise.web.denoise import denoise_tab

@@ -17,13 +17,13 @@ import pytest
 import torch
 
 import app
-from vdenoise.compare import NOISY, Cell, family, middle_frames, rmse_over_gamma, to_csv, to_png
-from vdenoise.filejob import Outcome, Progress, clean_file, watch
 from vdenoise.metrics import rmse
 from vdenoise.models import load
 from vdenoise.noise import add_noise
-from vdenoise.preview import Limits, Noise, errors, look, middle_of, moves, preview, to_tensor
-from vdenoise.studio import ADD_NOISE, AS_IT_IS, BY_HAND, GAMMA, SIGMA, Settings, Studio, sweep
+from vdenoise.studio.compare import NOISY, Cell, family, middle_frames, rmse_over_gamma, to_csv, to_png
+from vdenoise.studio.filejob import Outcome, Progress, clean_file, watch
+from vdenoise.studio.preview import Limits, Noise, errors, look, middle_of, moves, preview, to_tensor
+from vdenoise.studio.sessions import ADD_NOISE, AS_IT_IS, BY_HAND, GAMMA, SIGMA, Settings, Studio, sweep
 from vdenoise.video import VideoError, Writer, open_video
 from vdenoise.web import page
 
@@ -303,7 +303,7 @@ def test_a_stop_reaches_the_network_between_layers(clip, checkpoint, tmp_path):
 
 def test_tiles_are_counted(checkpoint, tmp_path, monkeypatch):
     monkeypatch.setattr("vdenoise.restore.by_tiles.__defaults__", (16,))
-    monkeypatch.setattr("vdenoise.filejob.TILE", 16)
+    monkeypatch.setattr("vdenoise.studio.filejob.TILE", 16)
     source, ticks = edge_clip(tmp_path / "wide.mp4", frames=4, width=96, height=64), []
     list(clean_file(source, tmp_path, str(checkpoint), tick=ticks.append))
     steps = np.diff([0.0, *ticks])

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vdenoise.compare import GAMMAS, to_csv, to_png
-from vdenoise.studio import Studio
+from vdenoise.studio.compare import GAMMAS, to_csv, to_png
+from vdenoise.studio.sessions import Studio
 from vdenoise.web import page
 from vdenoise.web.events import PAGE, QUICK, WORK, plainly, stopper, uploads_only
 

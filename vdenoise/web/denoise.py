@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from vdenoise.filejob import Outcome
-from vdenoise.preview import removed
-from vdenoise.studio import ADD_NOISE, AS_IT_IS, AUTO, BY_HAND, GAMMA, SIGMA, Settings, Studio
+from vdenoise.studio.filejob import Outcome
+from vdenoise.studio.preview import removed
+from vdenoise.studio.sessions import ADD_NOISE, AS_IT_IS, AUTO, BY_HAND, GAMMA, SIGMA, Settings, Studio
 from vdenoise.web import page
 from vdenoise.web.events import PAGE, QUICK, WORK, default_model, plainly, rgb, stopper, uploads_only
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Any
 
-from vdenoise.filejob import Outcome
-from vdenoise.studio import ADD_NOISE, BY_HAND, Settings, Studio
+from vdenoise.studio.filejob import Outcome
+from vdenoise.studio.sessions import ADD_NOISE, BY_HAND, Settings, Studio
 from vdenoise.web import page
 from vdenoise.web.events import WORK, default_model, plainly, uploads_only
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from vdenoise.studio import Studio
+from vdenoise.studio.sessions import Studio
 from vdenoise.web import page
 
 TROUBLE = (ValueError, OSError, MemoryError, RuntimeError)  # told in one line; RuntimeError is torch's

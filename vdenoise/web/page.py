@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from vdenoise.compare import NOISY, Cell, family
-from vdenoise.filejob import Outcome, Progress
-from vdenoise.preview import Facts, Preview, scores
+from vdenoise.studio.compare import NOISY, Cell, family
+from vdenoise.studio.filejob import Outcome, Progress
+from vdenoise.studio.preview import Facts, Preview, scores
 
 USE = "Use the example clip"
 

@@ -17,8 +17,8 @@ import numpy as np
 import torch
 
 from vdenoise.metrics import mse_per_frame
-from vdenoise.preview import Limits, Noise, admit, to_tensor
 from vdenoise.restore import OVERLAP, TILE, WINDOW, denoise_stream, halo, resolve
+from vdenoise.studio.preview import Limits, Noise, admit, to_tensor
 from vdenoise.video import Reader, VideoError, Writer
 
 SUFFIX = "_clean"

@@ -19,7 +19,7 @@ import torch
 
 from vdenoise import metrics
 from vdenoise.noise import add_noise
-from vdenoise.preview import Limits, admit, middle_of, to_tensor
+from vdenoise.studio.preview import Limits, admit, middle_of, to_tensor
 
 GAMMAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.25, 0.5, 0.75, 1.0, 1.5)  # the published grid
 FRAMES = 10  # of the clip, from its middle

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from vdenoise.compare import Cell, rmse_over_gamma
-from vdenoise.filejob import Outcome, Progress, clean_file, watch
 from vdenoise.models import load
-from vdenoise.preview import Facts, Limits, Noise, Preview, look, preview
+from vdenoise.studio.compare import Cell, rmse_over_gamma
+from vdenoise.studio.filejob import Outcome, Progress, clean_file, watch
+from vdenoise.studio.preview import Facts, Limits, Noise, Preview, look, preview
 
 AS_IT_IS, ADD_NOISE = "Clean it as it is", "Add noise first"
 AUTO, BY_HAND = "Automatic", "By hand"

@@ -1,0 +1,1 @@
+"""What the app does, without its page: previews, whole files, comparisons, sessions."""
