@@ -6,7 +6,6 @@ Axes: T frames, C channels, H W pixels, L layers. Everything here is on the user
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from vdenoise import metrics
+from vdenoise.certificate import Certificate, certify
 from vdenoise.noise import NOISES, add_noise, estimate_sigma
 from vdenoise.restore import layer_estimates
 from vdenoise.video import Reader, VideoError, open_video
@@ -24,6 +24,7 @@ REGION = (
     360,
     480,
 )  # height and width of a preview at most: its layers must fit in memory and its second in seconds
+CERTIFIED = (192, 256)  # height and width of the part that the estimated error is of
 SEED = 0  # of the noise that is added, so that a preview and the whole file see the same kind of clip
 
 
@@ -116,8 +117,8 @@ class Preview:
         after: the same shape, what it made of it.
         clean: the truth where it is known, else None.
         sigma: the noise level that it went by, on the 0–255 scale.
-        curve: where the truth is known, RMSE of the input and of every layer (L + 1 values); else how far
-            every layer moved the picture, the RMS of its change (L values).
+        curve: RMSE of the input and of every layer (L + 1 values); estimated where the truth is unknown.
+        certificate: what the estimate rests on; None where the truth is known.
         start: index of the first frame.
         region: (top, left, height, width) of the part of the frame that is shown.
     """
@@ -127,6 +128,7 @@ class Preview:
     clean: np.ndarray | None
     sigma: float
     curve: tuple[float, ...]
+    certificate: Certificate | None
     start: int
     region: tuple[int, int, int, int]
 
@@ -232,8 +234,16 @@ def preview(
         level = float(sigma)
     layers = layer_estimates(before, model, level, device)
     after = np.clip(np.rint(layers[-1]), 0, 255).astype(np.uint8)
-    curve = moves(before, layers) if clean is None else errors(clean, before, layers)
-    return Preview(before, after, clean, level, curve, start, region)
+    if clean is not None:
+        return Preview(before, after, clean, level, errors(clean, before, layers), None, start, region)
+    told = certify(model, _part(before), sigma if sigma == "auto" else level, probes=1, device=device)
+    return Preview(before, after, None, level, told.rmse, told, start, region)
+
+
+def _part(frames: np.ndarray) -> np.ndarray:
+    """The middle of a preview, enough to tell the error by: the estimate runs the network twice more."""
+    top, left, height, width = middle_of(frames.shape[1], frames.shape[2], CERTIFIED)
+    return np.ascontiguousarray(frames[:, top : top + height, left : left + width])
 
 
 def _second(reader: Reader, at: float) -> tuple[int, int]:
@@ -254,12 +264,6 @@ def errors(clean: np.ndarray, before: np.ndarray, layers: list[np.ndarray]) -> t
     r"""True error: :math:`\mathrm{RMSE}(\Phi_l, x)` for l = 0 (the noisy input) … L, 0–255."""
     truth = clean.astype(np.float32)
     return tuple(_rms(estimate - truth) for estimate in [before.astype(np.float32), *layers])
-
-
-def moves(before: np.ndarray, layers: list[np.ndarray]) -> tuple[float, ...]:
-    r"""How far each layer moved the picture, no error: :math:`\mathrm{RMS}(\Phi_l - \Phi_{l-1})`, l ≥ 1."""
-    chain = [before.astype(np.float32), *layers]
-    return tuple(_rms(b - a) for a, b in pairwise(chain))
 
 
 def removed(before: np.ndarray, after: np.ndarray, gain: float = 4.0) -> np.ndarray:

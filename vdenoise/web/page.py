@@ -139,18 +139,27 @@ def preview_html(second: Preview) -> str:
 
 def curve_html(second: Preview) -> str:
     """The per-layer curve, and what it is."""
-    if second.clean is not None:
+    points = [(float(i), value) for i, value in enumerate(second.curve)]
+    ticks = [x for x, _ in points]
+    told = second.certificate
+    if told is None:
         title = "True error after every layer"
         words = "RMSE against the clean clip on the previewed second; 0 is the noisy input."
-    else:
-        title = "How far each layer moved the picture"
-        words = "The clean clip is unknown, so this is not an error: it is the RMS of each layer's change."
-    first = 0 if second.clean is not None else 1
-    points = [(float(first + i), value) for i, value in enumerate(second.curve)]
+        return f"<h3>{title}</h3>" + chart({"": points}, "layer", "0–255", ticks) + note(words)
+    series, styles = {"estimate": points}, {"estimate": (COLOURS[0], "")}
+    for name, bound in (("95% band, low", told.low), ("95% band, high", told.high)):
+        if all(math.isfinite(value) for value in bound):
+            series[name] = list(enumerate(bound))
+            styles[name] = (COLOURS[0], "3 4")
+    words = (
+        f"The clean clip is unknown: this is Stein's estimate of the RMSE, from the noisy clip alone, at"
+        f" σ {told.sigma:.1f}. Least after layer {told.best}."
+    )
     return (
-        f"<h3>{title}</h3>"
-        + chart({"": points}, "layer", "0–255", ticks=[x for x, _ in points])
+        "<h3>Estimated error after every layer</h3>"
+        + chart(series, "layer", "0–255", ticks, styles)
         + note(words)
+        + "".join(note(f"Caution: {text}") for text in told.failures)
     )
 
 
