@@ -41,6 +41,7 @@ def test_errors_of_all_methods_are_measured_and_misses_told(root, tmp_path, monk
     for slow in ("wavelet MAD, db2", "temporal MAD, still pixels", "smaller of Haar MADs"):
         monkeypatch.delitem(run_sigma.METHODS, slow)
     monkeypatch.setattr(run_sigma, "LENGTHS", (1, 8))
+    monkeypatch.setattr(run_sigma, "OTHERS", ("rows",))
     out = tmp_path / "sigma.json"
     assert run_sigma.main(["--root", str(root), "--out", str(out)]) == 0
     found = json.loads(out.read_text())
