@@ -69,6 +69,10 @@ def launch_options(limits: Limits) -> dict[str, Any]:
         block_label_text_color="*neutral_700",
         block_title_text_color="*neutral_700",
         body_text_color_subdued="*neutral_600",
+        color_accent="*primary_600",
+        button_primary_background_fill="*primary_600",
+        button_primary_background_fill_hover="*primary_700",
+        button_primary_text_color="white",
     )
     return {
         "max_file_size": int(limits.megabytes * 1e6),
@@ -76,7 +80,7 @@ def launch_options(limits: Limits) -> dict[str, Any]:
         "ssr_mode": False,
         "theme": theme,
         "css": page.CSS,
-        "head": page.SYNC,
+        "head": page.SYNC + page.ACCESS,
         "footer_links": ["api"],
     }
 

@@ -250,7 +250,8 @@ def _conclude(clip: Tensor, found: Stein, noise: Noise, *, known: bool, error: f
         failures.append(f"neighbouring pixels share noise (correlation {near:.2f} or more)")
     elif look.excess > EXCESS:
         failures.append(
-            f"the noise is coarse, {look.excess:.1f} times stronger at low than at high frequencies"
+            "the noise is coarse, stronger at low than at high frequencies by a factor of"
+            f" {min(look.excess, 99):.1f} or more"
         )
     elif float(found.far / found.values) > OUTLIERS:
         share = 100 * float(found.far / found.values)

@@ -97,6 +97,27 @@ SYNC = """
 </script>
 """
 
+# What Gradio leaves out for those who use the keyboard or hear the page: radios of one question are a group,
+# so that arrow keys move within it, and a picture that is a button has a name.
+ACCESS = """
+<script>
+(() => {
+  const mend = () => {
+    for (const group of document.querySelectorAll('fieldset')) {
+      const radios = group.querySelectorAll('input[type=radio]');
+      for (const radio of radios) if (radio.name !== radios[0].name) radio.name = radios[0].name;
+    }
+    for (const button of document.querySelectorAll('button:not([aria-label])')) {
+      if (button.title || button.innerText.trim() || !button.querySelector('img')) continue;
+      const label = button.closest('.block')?.querySelector('label, [data-testid=block-label]');
+      button.setAttribute('aria-label', label?.innerText.trim() || 'Picture');
+    }
+  };
+  new MutationObserver(mend).observe(document.documentElement, {childList: true, subtree: true});
+})();
+</script>
+"""
+
 
 def one_line(error: BaseException) -> str:
     """An error for the page: one line, no folder of the server, no markup of the client."""
