@@ -50,12 +50,11 @@ def attention_backward(
     dq, dk, dv, dbias = plain_attention_gradients(
         q, keys, keys if v is None else v, bias, grad_out, grad_norm
     )
-    empty = q.new_empty(0)
     if v is None:
-        dk, dv = dk + dv, empty
+        dk, dv = dk + dv, q.new_empty(0)
     if k is None:
-        dq, dk = dq + dk, empty
-    return dq, dk, dv, empty if bias is None else dbias
+        dq, dk = dq + dk, q.new_empty(0)
+    return dq, dk, dv, q.new_empty(0) if bias is None else dbias
 
 
 @attention_backward.register_fake

@@ -104,7 +104,7 @@ def mix_gradients(
     norm = w.square().sum(-1).sqrt()
     own, mixed, dx = by_codes(u, gate), by_codes(w @ u, gate), by_codes(grad, gate)
     dw = torch.zeros_like(w)
-    d_threshold = d_per_noise = d_sigma = u.new_empty(0)
+    d_threshold, d_per_noise, d_sigma = (u.new_empty(0) for _ in range(3))
     if threshold is not None:
         x = torch.lerp(own, mixed, gate)
         dx = dx * (x.abs() > thresholds(norm, threshold, per_noise, sigma))

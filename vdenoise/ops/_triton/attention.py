@@ -76,8 +76,8 @@ def attention_backward(
         logits += load_row(bias + n * bias_n, bias_t, t, T)[None, :]
     w = softmax(logits, t, T)
     length = tl.sqrt(tl.sum(w * w, 1))
-    # d‖w‖/dw = w/‖w‖; padded rows have ‖w‖ = 0 and no gradient.
-    dw = w * tl.where(t < T, load_row(grad_norm + n * gn_n, gn_t, t, T) / length, 0.0)[:, None]
+    # d‖w‖/dw = w/‖w‖; padded rows have ‖w‖ = 0.
+    dw = w * (load_row(grad_norm + n * gn_n, gn_t, t, T) / tl.where(t < T, length, 1.0))[:, None]
     if SAME_KV:
         g = load_tile(grad_out, go_t, go_c, t, r, T, M)
         dw += matmul(g, tl.trans(keys))

@@ -33,8 +33,8 @@ class Tiles(NamedTuple):
 def tiles(t: int, r: int, m: int, backward: bool) -> Tiles:
     """Tiles for sequences (t, r) and (t, m): powers of two of at least 16, as tl.dot asks.
 
-    A thread holds what its tiles divided by the threads make up, so longer sequences get narrower tiles and more
-    warps; benchmarks/run_kernels.py --static shows that nothing spills.
+    A thread holds what its tiles divided by the threads make up, so longer sequences get narrower tiles and
+    more warps; benchmarks/run_kernels.py --static shows that nothing spills.
     """
     rows = max(16, _power_of_two(t))
     width = {16: 128, 32: 64, 64: 32}[rows]
@@ -48,22 +48,26 @@ def _power_of_two(x: int) -> int:
     return 1 << (x - 1).bit_length()
 
 
+def launch(
+    kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any], warps: int
+) -> None:
+    """Run a kernel on the device of its first tensor."""
+    if programs:
+        with torch.cuda.device_of(arguments[0]):
+            kernel[(programs,)](*arguments, **constants, num_warps=warps)
+
+
 def attend(q: Tensor, k: Tensor | None, v: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
     """out (N, T, m) and norm (N, T); k or v None is what stands before it."""
     keys = q if k is None else k
     values = keys if v is None else v
-    n, t, r = q.shape
-    m = values.shape[-1]
+    (n, t, r), m = q.shape, values.shape[-1]
     size = tiles(t, r, m, backward=False)
     out, norm = values.new_empty(n, t, m), q.new_empty(n, t)
-    if n:
-        with torch.cuda.device_of(q):
-            attention_forward[(n,)](
-                q, keys, values, bias, out, norm,
-                *q.stride(), *keys.stride(), *values.stride(), *_strides(bias, 2),
-                T=t, R=r, M=m, **size.constants, BIAS=bias is not None,
-                SAME_QK=k is None, SAME_KV=v is None and r <= size.features, num_warps=size.warps,
-            )  # fmt: skip
+    strides = (*q.stride(), *keys.stride(), *values.stride(), *_strides(bias))
+    shared = {"SAME_QK": k is None, "SAME_KV": v is None and r <= size.features, "BIAS": bias is not None}
+    constants = {"T": t, "R": r, "M": m, **size.constants, **shared}
+    launch(attention_forward, n, (q, keys, values, bias, out, norm, *strides), constants, size.warps)
     return out, norm
 
 
@@ -73,29 +77,24 @@ def attend_backward(
     """Gradients of q, k, v, bias; empty for those that are None, whose gradient is in what they stand for."""
     keys = q if k is None else k
     values = keys if v is None else v
-    n, t, r = q.shape
-    m = values.shape[-1]
+    (n, t, r), m = q.shape, values.shape[-1]
     size = tiles(t, r, m, backward=True)
     same_kv = v is None and r <= size.features
     dq, dv = q.new_empty(n, t, r), values.new_empty(n, t, m)
-    dk = q.new_empty((n, t, r) if k is not None else 0)
+    dk = q.new_empty(0) if k is None else q.new_empty(n, t, r)
     dbias = q.new_empty(0) if bias is None else bias.new_empty(n, t)
-    if n:
-        with torch.cuda.device_of(q):
-            attention_backward[(n,)](
-                q, keys, values, bias, grad_out, grad_norm, dq, dk, dv, dbias,
-                *q.stride(), *keys.stride(), *values.stride(), *_strides(bias, 2),
-                *grad_out.stride(), *grad_norm.stride(),
-                T=t, R=r, M=m, **size.constants, BIAS=bias is not None,
-                SAME_QK=k is None, SAME_KV=same_kv, num_warps=size.warps,
-            )  # fmt: skip
-    nothing = q.new_empty(0)
+    strides = (*q.stride(), *keys.stride(), *values.stride(), *_strides(bias))
+    strides = (*strides, *grad_out.stride(), *grad_norm.stride())
+    shared = {"SAME_QK": k is None, "SAME_KV": same_kv, "BIAS": bias is not None}
+    constants = {"T": t, "R": r, "M": m, **size.constants, **shared}
+    arguments = (q, keys, values, bias, grad_out, grad_norm, dq, dk, dv, dbias, *strides)
+    launch(attention_backward, n, arguments, constants, size.warps)
     if v is not None:
         return dq, dk, dv, dbias
     # The kernel's one sum of all that reached the shared tensor, or sums yet to be made.
     if k is None:
-        return (dv if same_kv else dq + dv), nothing, nothing, dbias
-    return dq, (dv if same_kv else dk + dv), nothing, dbias
+        return (dv if same_kv else dq + dv), dk, q.new_empty(0), dbias
+    return dq, (dv if same_kv else dk + dv), q.new_empty(0), dbias
 
 
 class Tail(NamedTuple):
@@ -118,55 +117,41 @@ class Tail(NamedTuple):
 
 def mix(f: Tensor, u: Tensor, bandwidth: Tensor, tail: Tail) -> Tensor:
     """z (N, T, m)."""
-    n, t, r = f.shape
-    m = u.shape[-1]
+    (n, t, r), m = f.shape, u.shape[-1]
     size = tiles(t, r, m, backward=False)
-    tail = Tail(*map(_plain, tail))
     z = u.new_empty(n, t, m)
-    if n:
-        with torch.cuda.device_of(u):
-            mix_forward[(n,)](
-                f, u, _plain(bandwidth), *tail, z, *f.stride(), *u.stride(), tail.per_sigma(n),
-                T=t, R=r, M=m, G=len(tail.gate), **size.constants, **tail.flags, num_warps=size.warps,
-            )  # fmt: skip
+    arguments = (f, u, _plain(bandwidth), *map(_plain, tail), z, *f.stride(), *u.stride(), tail.per_sigma(n))
+    constants = {"T": t, "R": r, "M": m, "G": len(tail.gate), **size.constants, **tail.flags}
+    launch(mix_forward, n, arguments, constants, size.warps)
     return z
 
 
 def mix_gradients(
     f: Tensor, u: Tensor, bandwidth: Tensor, tail: Tail, grad: Tensor, parameters: bool
 ) -> tuple[Tensor, ...]:
-    """Gradients of f, u, bandwidth, gate, threshold, per_noise, sigma; without ``parameters`` only two are not empty."""
-    n, t, r = f.shape
-    m, g = u.shape[-1], len(tail.gate)
+    """Gradients of f, u, bandwidth and the tail; without ``parameters`` all but two are empty."""
+    (n, t, r), (m, g) = f.shape, (u.shape[-1], len(tail.gate))
     size = tiles(t, r, m, backward=True)
-    tail, h = Tail(*map(_plain, tail)), _plain(bandwidth)
-    programs = min(n, PROGRAMS) if parameters else n
     df, du = f.new_empty(n, t, r), u.new_empty(n, t, m)
+    programs = min(n, PROGRAMS) if parameters else n
     rows = programs if parameters else 0
-    wide: dict[str, Any] = {"dtype": torch.float32}
-    d_inverse, d_columns = u.new_empty(rows, **wide), u.new_empty(rows, 3, m, **wide)
-    d_sigma = u.new_empty(n if parameters and tail.sigma is not None else 0, **wide)
-    if n:
-        with torch.cuda.device_of(u):
-            mix_backward[(programs,)](
-                f, u, h, *tail, grad, df, du, d_inverse, d_columns, d_sigma,
-                *f.stride(), *u.stride(), *grad.stride(), tail.per_sigma(n), n, programs,
-                T=t, R=r, M=m, G=g, **size.constants, **tail.flags, PARAMETERS=parameters, num_warps=size.warps,
-            )  # fmt: skip
+    d_inverse, d_columns, d_sigma = (
+        torch.empty(shape, dtype=torch.float32, device=u.device)
+        for shape in ((rows,), (rows, 3, m), (n if parameters and tail.sigma is not None else 0,))
+    )
+    results = (df, du, d_inverse, d_columns, d_sigma)
+    strides = (*f.stride(), *u.stride(), *grad.stride(), tail.per_sigma(n))
+    arguments = (f, u, _plain(bandwidth), *map(_plain, tail), grad, *results, *strides, n, programs)
+    constants = {"T": t, "R": r, "M": m, "G": g, **size.constants, **tail.flags, "PARAMETERS": parameters}
+    launch(mix_backward, programs, arguments, constants, size.warps)
     if not parameters:
         return df, du, *(u.new_empty(0) for _ in range(5))
-    d_bandwidth = -d_inverse.sum() / h.square()
-    d_gate, d_tau0, d_tau1 = d_columns.view(rows, 3, m // g, g).sum((0, 2))
-    empty = u.new_empty(0)
-    return (
-        df,
-        du,
-        d_bandwidth.to(bandwidth.dtype),
-        d_gate.to(tail.gate.dtype),
-        empty if tail.threshold is None else d_tau0,
-        empty if tail.per_noise is None else d_tau1,
-        empty if tail.sigma is None else d_sigma.view(len(tail.sigma), -1).sum(1),
+    by_code = d_columns.view(rows, 3, m // g, g)
+    sums = (*(by_code[:, i].sum((0, 1)) for i in range(3)), d_sigma.view(-1, tail.per_sigma(n)).sum(1))
+    d_tail = (
+        u.new_empty(0) if x is None else total.to(x.dtype) for x, total in zip(tail, sums, strict=True)
     )
+    return df, du, (-d_inverse.sum() / bandwidth.float().square()).to(bandwidth.dtype), *d_tail
 
 
 def _plain(x: Tensor | None) -> Tensor | None:
@@ -174,5 +159,5 @@ def _plain(x: Tensor | None) -> Tensor | None:
     return None if x is None else x.float().contiguous()
 
 
-def _strides(x: Tensor | None, count: int) -> tuple[int, ...]:
-    return (0,) * count if x is None else x.stride()
+def _strides(bias: Tensor | None) -> tuple[int, ...]:
+    return (0, 0) if bias is None else bias.stride()

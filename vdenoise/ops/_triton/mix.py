@@ -131,8 +131,8 @@ def mix_backward(
         if ADAPTIVE:
             if PARAMETERS:
                 tl.store(d_sigma + n, tl.sum(d_spread * length, 0))
-            # d‖w‖/dw = w/‖w‖; padded rows have ‖w‖ = 0 and no gradient.
-            dw += w * tl.where(t < T, d_spread * level / length, 0.0)[:, None]
+            # d‖w‖/dw = w/‖w‖; padded rows have ‖w‖ = 0.
+            dw += w * (d_spread * level / tl.where(t < T, length, 1.0))[:, None]
         ds = softmax_backward(w, dw)
         if PARAMETERS:
             d_inv += tl.sum(tl.sum(ds * distances, 1), 0)
