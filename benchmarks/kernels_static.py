@@ -115,10 +115,10 @@ def specialised(one: Launch) -> tuple[dict[str, str], dict[tuple[int, ...], Any]
     values = dict(zip(one.kernel.arg_names, one.arguments, strict=False)) | one.constants
     for i, name in enumerate(one.kernel.arg_names):
         value = values[name]
-        if value is None or name in one.constants or value == 1 and not isinstance(value, torch.Tensor):
+        is_tensor = isinstance(value, torch.Tensor)
+        if value is None or name in one.constants or (not is_tensor and value == 1):
             signature[name], constants[(i,)] = "constexpr", value
             continue
-        is_tensor = isinstance(value, torch.Tensor)
         signature[name] = POINTERS[value.dtype] if is_tensor else "i32" if value < 2**31 else "i64"
         if is_tensor or value % 16 == 0:
             attributes[(i,)] = [["tt.divisibility", 16]]
