@@ -10,20 +10,26 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+import triton.language as tl
 from torch import Tensor
+from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
-from vdenoise.ops import attention, gaussian_mix
+from vdenoise.ops import attention, gaussian_attention, gaussian_mix
 from vdenoise.ops._dispatch import interpreting
 from vdenoise.ops._triton import launch
+from vdenoise.ops.mix import by_codes, thresholds
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = list(zip([1, 5, 17, 63], [3, 16, 3, 16], [60, 128, 257, 60], strict=True))
 SIZES += [(5, 3, 257), (17, 16, 128), (63, 3, 128), (17, 80, 60)]  # 80 features take two pieces
 # A difference as small as one rounding of the largest value is no error: plain PyTorch may hit upon it or not.
-ROUNDINGS = 1.0
+# A gradient of h or σ is one number, the sum of thousands, in which plain PyTorch's roundings may cancel by luck.
+ROUNDINGS, ROUNDINGS_OF_SUMS = 1, 4
 
 
 @pytest.fixture(autouse=True)
@@ -32,20 +38,39 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     assert interpreting()
     monkeypatch.setattr(launch, "PROGRAMS", 2)
     torch.use_deterministic_algorithms(True)
+    monkeypatch.setattr(interpreter_builder, "create_dot", dot_of_bfloat16(interpreter_builder.create_dot))
     yield
     torch.use_deterministic_algorithms(False)
+
+
+def dot_of_bfloat16(dot: Callable[..., Any]) -> Callable[..., Any]:
+    """The interpreter keeps bfloat16 as 16-bit integers and multiplies those; a GPU multiplies the numbers.
+
+    Their products are exact in float32, as in a tensor core.
+    """
+
+    def widened(x: TensorHandle) -> TensorHandle:
+        if x.dtype.scalar != tl.bfloat16:
+            return x
+        return TensorHandle((x.data.astype(np.uint32) << 16).view(np.float32), tl.float32)
+
+    return lambda a, b, *rest: dot(widened(a), widened(b), *rest)
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def results(function: Callable[..., object], inputs: Sequence[Tensor], backend: str) -> list[Tensor]:
-    """Outputs and the gradients of all inputs, for the same random weighting of the outputs."""
+def results(
+    function: Callable[..., object], inputs: Sequence[Tensor], backend: str, keep: Tensor | None = None
+) -> list[Tensor]:
+    """Outputs and the gradients of all inputs, for one random weighting of the outputs (0 where not ``keep``)."""
     inputs = [x.detach().requires_grad_() for x in inputs]
     outputs = function(*inputs, backend=backend)
     outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
     weights = [randn(*x.shape, seed=i).to(x.dtype) for i, x in enumerate(outputs)]
+    if keep is not None:
+        weights[0] = weights[0] * keep
     return [*(x.detach() for x in outputs), *torch.autograd.grad(outputs, inputs, weights)]
 
 
@@ -54,15 +79,27 @@ def assert_twice_as_good(
 ) -> None:
     """The kernel's largest error, of every output and gradient, is at most twice plain PyTorch's."""
     rounded = [x.to(dtype) for x in inputs]
-    exact = results(function, [x.double() for x in rounded], "torch")
-    plain, kernel = results(function, rounded, "torch"), results(function, rounded, "triton")
+    keep = None
+    if function is mixed:
+        keep = off_the_kinks(*(x.double() for x in rounded), margin=8 * torch.finfo(dtype).eps)
+    exact = results(function, [x.double() for x in rounded], "torch", keep)
+    plain, kernel = (results(function, rounded, backend, keep) for backend in ("torch", "triton"))
     for i, (e, p, k) in enumerate(zip(exact, plain, kernel, strict=True)):
         assert k.dtype == p.dtype == dtype
         assert k.shape == p.shape
         rounding = torch.finfo(dtype).eps * float(e.abs().max())
-        allowed = 2 * float((p.double() - e).abs().max()) + ROUNDINGS * rounding
+        allowed = 2 * float((p.double() - e).abs().max()) + rounding * (ROUNDINGS if e.numel() > 8 else ROUNDINGS_OF_SUMS)
         error = float((k.double() - e).abs().max())
-        assert error <= allowed, f"result {i}: error {error:.3g}, allowed {allowed:.3g}"
+        assert error <= allowed, f"result {i}: error {error:.3g}, allowed {allowed:.3g}, rounding {rounding:.3g}"
+
+
+def off_the_kinks(f, u, h, gate, tau0, tau1=None, sigma=None, *, margin: float) -> Tensor:
+    """Where |x| is far from τ: at a kink the gradient jumps, and rounding alone decides to which side."""
+    z = gaussian_mix(f, u, h, gate, backend="torch")
+    norm = gaussian_attention(f, u, h, backend="torch")[1]
+    tau = thresholds(norm, tau0, tau1, sigma)
+    distance = by_codes(z, gate).abs() - tau
+    return (distance.abs() > margin * (1 + z.abs().max())).view(u.shape)
 
 
 def mixed(f: Tensor, u: Tensor, h: Tensor, gate: Tensor, *rest: Tensor, backend: str) -> object:
@@ -73,7 +110,7 @@ def dust_inputs(n: int, t: int, r: int, m: int, codes: int) -> list[Tensor]:
     """f, u, h, gate, τ₀, τ₁, σ: thresholds that cut about half of the values off."""
     gate, tau0, tau1 = (randn(codes, seed=i).sigmoid() for i in (3, 4, 5))
     h = torch.tensor(float(r), dtype=torch.float64)
-    return [randn(n, t, r, seed=1), randn(n, t, m, seed=2), h, gate, tau0 * 0.3, tau1, randn(n // 3 or 1).abs()]
+    return [randn(n, t, r, seed=1), randn(n, t, m, seed=2), h, gate, tau0 * 0.3, tau1, randn(n).abs()]
 
 
 @pytest.mark.parametrize(("t", "r", "m"), SIZES)
@@ -98,7 +135,7 @@ def test_attention_of_shared_tensors(shared, r, bias):
 @pytest.mark.parametrize(("t", "r", "m"), SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dust(t, r, m, dtype):
-    """Five sequences for two programs; m = 60 is three channels of 20 codes."""
+    """Three sequences for two programs; m = 60 is three channels of 20 codes."""
     codes = m // 3 if m == 60 else m
     assert_twice_as_good(mixed, dust_inputs(3, t, r, m, codes), dtype)
 
@@ -228,10 +265,11 @@ def test_models_through_the_kernels(monkeypatch):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # opcheck's own
 def test_registration():
     """torch.library's own checks on the kernels: schema, autograd, shapes without data."""
     f, u, h, gate, tau0, tau1, sigma = (
-        x.float().detach().requires_grad_() for x in dust_inputs(3, 5, 3, 20, 20)
+        x.float().clone().detach().requires_grad_() for x in dust_inputs(3, 5, 3, 20, 20)
     )
     operations = torch.ops.vdenoise
     torch.library.opcheck(operations.gaussian_mix, (f, u, h, gate, tau0, tau1, sigma))

@@ -37,11 +37,15 @@ def tiles(t: int, r: int, m: int, backward: bool) -> Tiles:
     more warps; benchmarks/run_kernels.py --static shows that nothing spills.
     """
     rows = max(16, _power_of_two(t))
-    width = {16: 128, 32: 64, 64: 32}[rows]
-    if backward:
-        width = {16: 64, 32: 32, 64: 32}[rows]
-    warps = {16: 2, 32: 4, 64: 8}[rows]
-    return Tiles(rows, min(max(16, _power_of_two(r)), 64), min(max(16, _power_of_two(m)), width), warps)
+    values = {16: 64, 32: 16, 64: 16} if backward else {16: 128, 32: 64, 64: 32}
+    features = {16: 64, 32: 64, 64: 32}
+    warps = {16: 2, 32: 4, 64: 8}
+    return Tiles(
+        rows,
+        min(max(16, _power_of_two(r)), features[rows]),
+        min(max(16, _power_of_two(m)), values[rows]),
+        warps[rows],
+    )
 
 
 def _power_of_two(x: int) -> int:

@@ -1,6 +1,6 @@
 """Gaussian-kernel attention with what DUST and UT do to its result, in one pass: u is read once, z written once.
 
-    w = softmax_j((2 f_iᵀf_j − ‖f_j‖²) / h)      x = u + g ⊙ (w u − u)      z = x − clip(x, −τ, τ)
+    w = softmax_j(−‖f_i − f_j‖² / h)      x = u + g ⊙ (w u − u)      z = x − clip(x, −τ, τ)
     τ = τ₀ + τ₁ σ ‖w‖                            one row per frame, one column per value
 
 A tile of u serves as values, as what the gate falls back to, and in the backward pass as the other factor of dw.
@@ -16,7 +16,10 @@ from vdenoise.ops._triton.tiles import load_row, load_tile, matmul, softmax, sof
 
 @triton.jit
 def _distances(f, first, f_t, f_c, t, r, T: tl.constexpr, R: tl.constexpr, BR: tl.constexpr):
-    """2 f_iᵀf_j − ‖f_j‖², (BT, BT): −‖f_i − f_j‖² but for what the softmax over j does not see."""
+    """−‖f_i − f_j‖² = 2 f_iᵀf_j − ‖f_i‖² − ‖f_j‖², (BT, BT).
+
+    The softmax does not see ‖f_i‖², but the gradient of h sums ds ⊙ distances, and small distances sum best.
+    """
     products = matmul(first, tl.trans(first))
     wide = first.to(tl.float32)
     squares = tl.sum(wide * wide, 1)
@@ -25,7 +28,7 @@ def _distances(f, first, f_t, f_c, t, r, T: tl.constexpr, R: tl.constexpr, BR: t
         products += matmul(more, tl.trans(more))
         wide = more.to(tl.float32)
         squares += tl.sum(wide * wide, 1)
-    return 2 * products - squares[None, :]
+    return 2 * products - squares[:, None] - squares[None, :]
 
 
 @triton.jit
