@@ -1,7 +1,7 @@
 """Kernels compiled ahead of time, without a GPU: registers, spills and shared memory of every configuration.
 
-What would be launched is recorded from vdenoise.ops' own launcher, so the tiles, flags and specialisations are those of a
-real call. The assembler's report (ptxas -v) tells the rest.
+What would be launched is recorded from the launcher of vdenoise.ops, so tiles, flags and specialisations are
+those of a real call. The assembler's report (ptxas -v) tells the rest.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def resources(one: Launch, architecture: int) -> dict[str, int]:
     target = GPUTarget("cuda", architecture, 32)
     compiled = triton.compile(source, target=target, options={"num_warps": one.warps})
     report = assembler_report(compiled.asm["ptx"], architecture)
-    found = re.search(r"(\d+) bytes spill stores, (\d+) bytes spill loads[\s\S]*?Used (\d+) registers", report)
+    found = re.search(
+        r"(\d+) bytes spill stores, (\d+) bytes spill loads[\s\S]*?Used (\d+) registers", report
+    )
     if found is None:
         raise ValueError(f"ptxas -v said nothing of registers, but {report.strip()[:200]!r}")
     stores, loads, registers = map(int, found.groups())
@@ -109,9 +111,11 @@ def resources(one: Launch, architecture: int) -> dict[str, int]:
     }
 
 
-def specialised(one: Launch) -> tuple[dict[str, str], dict[tuple[int, ...], Any], dict[tuple[int, ...], Any]]:
+def specialised(one: Launch) -> tuple[dict[str, str], dict[tuple[int], Any], dict[tuple[int], Any]]:
     """Types, constants and divisibility of the arguments, as Triton's launcher derives them."""
-    signature, constants, attributes = {}, {}, {}
+    signature: dict[str, str] = {}
+    constants: dict[tuple[int], Any] = {}
+    attributes: dict[tuple[int], Any] = {}
     values = dict(zip(one.kernel.arg_names, one.arguments, strict=False)) | one.constants
     for i, name in enumerate(one.kernel.arg_names):
         value = values[name]
@@ -135,7 +139,14 @@ def assembler_report(ptx: str, architecture: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.ptx")
         path.write_text(ptx)
-        command = [ptxas.path, "-v", f"--gpu-name={found[1]}", str(path), "-o", str(path.with_suffix(".cubin"))]
+        command = [
+            ptxas.path,
+            "-v",
+            f"--gpu-name={found[1]}",
+            str(path),
+            "-o",
+            str(path.with_suffix(".cubin")),
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True).stderr
 
 

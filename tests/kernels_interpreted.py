@@ -1,8 +1,8 @@
-"""The kernels under Triton's interpreter, which reads TRITON_INTERPRET when Triton is imported: a process of its own.
+"""The kernels under Triton's interpreter, in a process of its own: Triton is told so when it is imported.
 
 Run by tests/test_kernels.py; by hand: TRITON_INTERPRET=1 python -m pytest tests/kernels_interpreted.py
 
-The rule for errors: both the kernel and plain PyTorch in the same dtype are held against plain PyTorch in float64,
+The rule for errors: the kernel and plain PyTorch in the same dtype are held against plain PyTorch in float64,
 and the kernel may be off by at most twice as much.
 """
 
@@ -27,14 +27,14 @@ from vdenoise.ops.mix import by_codes, thresholds
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = list(zip([1, 5, 17, 63], [3, 16, 3, 16], [60, 128, 257, 60], strict=True))
 SIZES += [(5, 3, 257), (17, 16, 128), (63, 3, 128), (17, 80, 60)]  # 80 features take two pieces
-# A difference as small as one rounding of the largest value is no error: plain PyTorch may hit upon it or not.
-# A gradient of h or σ is one number, the sum of thousands, in which plain PyTorch's roundings may cancel by luck.
+# One rounding of the largest value is no error: plain PyTorch may be spared it by luck. A gradient of h or σ is
+# one number, the sum of thousands, in which several may cancel by luck.
 ROUNDINGS, ROUNDINGS_OF_SUMS = 1, 4
 
 
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Room that a kernel forgot to write is NaN, and parameters add up over several sequences of a program."""
+    """Room that a kernel forgot to write is NaN, and a program adds parameters up over several sequences."""
     assert interpreting()
     monkeypatch.setattr(launch, "PROGRAMS", 2)
     torch.use_deterministic_algorithms(True)
@@ -64,7 +64,7 @@ def randn(*shape: int, seed: int = 0) -> Tensor:
 def results(
     function: Callable[..., object], inputs: Sequence[Tensor], backend: str, keep: Tensor | None = None
 ) -> list[Tensor]:
-    """Outputs and the gradients of all inputs, for one random weighting of the outputs (0 where not ``keep``)."""
+    """Outputs, and gradients of all inputs for a random weighting of the outputs (0 where not ``keep``)."""
     inputs = [x.detach().requires_grad_() for x in inputs]
     outputs = function(*inputs, backend=backend)
     outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
@@ -88,9 +88,13 @@ def assert_twice_as_good(
         assert k.dtype == p.dtype == dtype
         assert k.shape == p.shape
         rounding = torch.finfo(dtype).eps * float(e.abs().max())
-        allowed = 2 * float((p.double() - e).abs().max()) + rounding * (ROUNDINGS if e.numel() > 8 else ROUNDINGS_OF_SUMS)
+        allowed = 2 * float((p.double() - e).abs().max()) + rounding * (
+            ROUNDINGS if e.numel() > 8 else ROUNDINGS_OF_SUMS
+        )
         error = float((k.double() - e).abs().max())
-        assert error <= allowed, f"result {i}: error {error:.3g}, allowed {allowed:.3g}, rounding {rounding:.3g}"
+        assert error <= allowed, (
+            f"result {i}: error {error:.3g}, allowed {allowed:.3g}, rounding {rounding:.3g}"
+        )
 
 
 def off_the_kinks(f, u, h, gate, tau0, tau1=None, sigma=None, *, margin: float) -> Tensor:
@@ -265,7 +269,9 @@ def test_models_through_the_kernels(monkeypatch):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")  # opcheck's own
+@pytest.mark.filterwarnings(
+    "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
+)  # opcheck's own
 def test_registration():
     """torch.library's own checks on the kernels: schema, autograd, shapes without data."""
     f, u, h, gate, tau0, tau1, sigma = (

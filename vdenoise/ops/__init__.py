@@ -1,6 +1,6 @@
 """The mathematical operations that the models share, each beside its plain reference.
 
-``backend`` chooses between the formula in PyTorch and the fused Triton kernel; see :mod:`vdenoise.ops._dispatch`.
+``backend`` chooses between formula and fused Triton kernel; see :mod:`vdenoise.ops._dispatch`.
 """
 
 from vdenoise.ops import _library as _library  # registers what the kernels are to autograd and torch.compile

@@ -1,8 +1,8 @@
 """Which implementation of an operation runs: plain PyTorch or the Triton kernels.
 
-``backend="torch"`` is the plain formula. ``"triton"`` is the fused kernel, and raises where it can't run. ``"auto"``
-takes the kernel for tensors on a CUDA device and the formula elsewhere; where a CUDA tensor can't be served it
-warns once and takes the formula.
+``backend="torch"`` is the plain formula. ``"triton"`` is the fused kernel, and raises where it can't run.
+``"auto"`` takes the kernel for tensors on a CUDA device and the formula elsewhere; where the kernel can't serve
+a CUDA tensor it warns, once, and takes the formula.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def takes_kernel(backend: str, *tensors: Tensor) -> bool:
     if problem is None:
         return True
     if backend == "triton":
-        raise ValueError(f"backend 'triton' can't run here: {problem}; use 'torch', or 'auto' to choose by itself")
+        raise ValueError(
+            f"backend 'triton' can't run here: {problem}; use 'torch', or 'auto' to choose by itself"
+        )
     warnings.warn(f"attention by plain PyTorch, slower: {problem}", stacklevel=2)
     return False
 
@@ -45,7 +47,9 @@ def obstacle(*tensors: Tensor) -> str | None:
     if not installed():
         return "triton is not installed"
     if not kernels_serve(first):
-        return f"tensors must be on a CUDA device, got {first.device} (TRITON_INTERPRET=1 emulates one, slowly)"
+        return (
+            f"tensors must be on a CUDA device, got {first.device} (TRITON_INTERPRET=1 emulates one, slowly)"
+        )
     if first.shape[-2] > LONGEST:
         return f"sequences must have at most {LONGEST} frames, got {first.shape[-2]}"
     for x in tensors:

@@ -1,8 +1,8 @@
 """The operations as torch.library knows them, so that autograd and torch.compile see past the kernels.
 
-Forward and backward pass of each: the kernels on a CUDA device and under Triton's interpreter, the formulas on
-the CPU, so that what is registered can be tested on any machine. ``k`` or ``v`` None is the tensor before it,
-and its gradient is part of that tensor's.
+Forward and backward pass of each: the kernels on a CUDA device and under Triton's interpreter, the formulas
+on the CPU, so that what is registered can be tested on any machine. ``k`` or ``v`` None is the tensor before
+it, and its gradient is part of that tensor's.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from vdenoise.ops._dispatch import takes_kernel
-from vdenoise.ops.attention import gaussian_attention, softmax_backward, softmax_weights
+from vdenoise.ops.attention import gaussian_attention, softmax_backward
 from vdenoise.ops.shrink import soft_threshold
 
 
@@ -26,10 +26,11 @@ def gaussian_mix(
     r"""Mix frames that look alike, keep a part of each as it was, shrink by what noise is left.
 
     .. math:: M = \mathrm{softmax}_j(-\lVert f_i - f_j\rVert^2 / h)\, U, \qquad
-              Z = S_\tau(g \odot M + (1 - g) \odot U), \qquad \tau_i = \tau_0 + \tau_1 \sigma \lVert w_i \rVert_2
+              Z = S_\tau(g \odot M + (1 - g) \odot U), \qquad
+              \tau_i = \tau_0 + \tau_1 \sigma \lVert w_i \rVert_2
 
-    One layer of DUST; without thresholds Z = (1 − g) U + g M, the attention step of UT. The kernel reads ``u``
-    once and writes Z once, where the formula passes over memory a dozen times.
+    One layer of DUST; without thresholds Z = (1 − g) U + g M, the attention step of UT. The kernel reads
+    ``u`` once and writes Z once, where the formula passes over memory many times.
 
     Args:
         f: features (N, T, r).
@@ -45,7 +46,8 @@ def gaussian_mix(
         Z (N, T, m).
 
     Raises:
-        ValueError: for parameters that do not fit one another, an unknown backend, or "triton" where it can't run.
+        ValueError: for parameters that do not fit one another, an unknown backend, or "triton" where it
+            can't run.
     """
     _check(f, u, gate, threshold, per_noise, sigma)
     if takes_kernel(backend, f, u):
@@ -139,9 +141,13 @@ def _check(
     sigma: Tensor | None,
 ) -> None:
     if f.ndim != 3 or u.ndim != 3 or f.shape[:2] != u.shape[:2]:
-        raise ValueError(f"f and u must be (N, T, r) and (N, T, m), got {tuple(f.shape)} and {tuple(u.shape)}")
+        raise ValueError(
+            f"f and u must be (N, T, r) and (N, T, m), got {tuple(f.shape)} and {tuple(u.shape)}"
+        )
     if (per_noise is None) != (sigma is None) or (threshold is None and per_noise is not None):
-        raise ValueError("per_noise and sigma go together, and with a threshold; give all three, or neither of two")
+        raise ValueError(
+            "per_noise and sigma go together, and with a threshold; give all three, or neither of two"
+        )
     if sigma is not None and (sigma.ndim != 1 or not len(sigma) or len(u) % len(sigma)):
         raise ValueError(
             f"sigma must be (b,) with the {len(u)} sequences a multiple of b, got shape {tuple(sigma.shape)}"
@@ -150,7 +156,7 @@ def _check(
     for name, x in (("gate", codes), ("threshold", threshold), ("per_noise", per_noise)):
         if x is not None and (x.ndim != 1 or not len(x) or u.shape[-1] % len(x)):
             raise ValueError(
-                f"{name} must be (g,) with the {u.shape[-1]} values a multiple of g, got shape {tuple(x.shape)}"
+                f"{name} must be (g,), {u.shape[-1]} values a multiple of g, got shape {tuple(x.shape)}"
             )
     sizes = {len(x) for x in (codes, threshold, per_noise) if x is not None}
     if len(sizes) > 1:

@@ -62,8 +62,8 @@ def attention_backward(
 ):  # fmt: skip
     """One sequence: dq, dk (T, R), dv (T, M), dbias (T).
 
-    Inputs that are one tensor get one gradient, the sum: dk is then not written, and dq holds dq + dk (SAME_QK);
-    dv holds dv + dk (SAME_KV), or all three.
+    Inputs that are one tensor get one gradient, the sum: dk is then not written, and dq holds dq + dk
+    (SAME_QK); dv holds dv + dk (SAME_KV), or all three.
     """
     n = tl.program_id(0).to(tl.int64)
     t, r, c = tl.arange(0, BT), tl.arange(0, BR), tl.arange(0, BM)

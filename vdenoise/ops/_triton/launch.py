@@ -152,9 +152,7 @@ def mix_gradients(
         return df, du, *(u.new_empty(0) for _ in range(5))
     by_code = d_columns.view(rows, 3, m // g, g)
     sums = (*(by_code[:, i].sum((0, 1)) for i in range(3)), d_sigma.view(-1, tail.per_sigma(n)).sum(1))
-    d_tail = (
-        u.new_empty(0) if x is None else total.to(x.dtype) for x, total in zip(tail, sums, strict=True)
-    )
+    d_tail = (u.new_empty(0) if x is None else total.to(x.dtype) for x, total in zip(tail, sums, strict=True))
     return df, du, (-d_inverse.sum() / bandwidth.float().square()).to(bandwidth.dtype), *d_tail
 
 

@@ -1,17 +1,17 @@
-"""Gaussian-kernel attention with what DUST and UT do to its result, in one pass: u is read once, z written once.
+"""Gaussian-kernel attention with what DUST and UT do to its result: u is read once, z written once.
 
     w = softmax_j(−‖f_i − f_j‖² / h)      x = u + g ⊙ (w u − u)      z = x − clip(x, −τ, τ)
     τ = τ₀ + τ₁ σ ‖w‖                            one row per frame, one column per value
 
-A tile of u serves as values, as what the gate falls back to, and in the backward pass as the other factor of dw.
-The columns are C channels of G codes side by side, and gate and thresholds are common to the channels: column c
-has those of code c mod G.
+A tile of u serves as values, as what the gate falls back to, and in the backward pass as the other factor of
+dw. The columns are C channels of G codes side by side, and gate and thresholds are common to the channels:
+column c has those of code c mod G.
 """
 
 import triton
 import triton.language as tl
 
-from vdenoise.ops._triton.tiles import load_row, load_tile, matmul, softmax, softmax_backward, store_tile
+from vdenoise.ops._triton.tiles import load_tile, matmul, softmax, softmax_backward, store_tile
 
 
 @triton.jit
@@ -78,9 +78,9 @@ def mix_backward(
     BT: tl.constexpr, BR: tl.constexpr, BM: tl.constexpr,
     THRESHOLD: tl.constexpr, ADAPTIVE: tl.constexpr, PARAMETERS: tl.constexpr,
 ):  # fmt: skip
-    """Sequences pid, pid + programs, …: df (T, R) and du (T, M) of each, and this program's share of the rest.
+    """Sequences pid, pid + programs, …: df (T, R) and du (T, M) of each, and the program's share of the rest.
 
-    PARAMETERS: d_inverse (programs,) of 1/h; d_columns (programs, 3, M) of gate, τ₀, τ₁; d_sigma (sequences,).
+    PARAMETERS: d_inverse (programs,) of 1/h, d_columns (programs, 3, M) of gate, τ₀, τ₁, d_sigma (sequences,).
     Each program adds up in a row of its own, in a fixed order: no atomics, the same sums every time.
     """
     pid = tl.program_id(0)
