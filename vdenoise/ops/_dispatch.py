@@ -1,8 +1,8 @@
 """Which implementation of an operation runs: plain PyTorch or the Triton kernels.
 
 ``backend="torch"`` is the plain formula. ``"triton"`` is the fused kernel, and raises where it can't run.
-``"auto"`` takes the kernel for tensors on a CUDA device and the formula elsewhere; where the kernel can't serve
-a CUDA tensor it warns, once, and takes the formula.
+``"auto"`` takes the kernel for tensors on a CUDA device and the formula elsewhere; where the kernel can't
+serve a CUDA tensor it warns, once, and takes the formula.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from torch.library import custom_op
 from vdenoise.ops._dispatch import kernels_serve
 from vdenoise.ops.attention import attention as plain_attention
 from vdenoise.ops.attention import attention_gradients as plain_attention_gradients
-from vdenoise.ops.mix import gaussian_mix as plain_mix
+from vdenoise.ops.mix import mix_formula
 from vdenoise.ops.mix import mix_gradients as plain_mix_gradients
 
 
@@ -93,7 +93,7 @@ def gaussian_mix(
         from vdenoise.ops._triton.launch import Tail, mix
 
         return mix(f, u, bandwidth, Tail(gate, threshold, per_noise, sigma))
-    return plain_mix(f, u, bandwidth, gate, threshold, per_noise, sigma, "torch")
+    return mix_formula(f, u, bandwidth, gate, threshold, per_noise, sigma)
 
 
 @gaussian_mix.register_fake

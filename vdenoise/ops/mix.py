@@ -12,6 +12,8 @@ from vdenoise.ops._dispatch import takes_kernel
 from vdenoise.ops.attention import gaussian_attention, softmax_backward
 from vdenoise.ops.shrink import soft_threshold
 
+CACHED = 2**20  # bytes of u in a piece: with its temporaries about what a core's second-level cache holds
+
 
 def gaussian_mix(
     f: Tensor,
@@ -55,12 +57,50 @@ def gaussian_mix(
         h = bandwidth if isinstance(bandwidth, Tensor) else torch.full((), bandwidth, device=u.device)
         z: Tensor = torch.ops.vdenoise.gaussian_mix(f, u, h, codes, threshold, per_noise, sigma)
         return z
+    # Without gradients nothing need be kept, and a processor is done sooner with what fits in its cache.
+    size = u.shape[1] * u.shape[2] * u.element_size()
+    if u.is_cpu and len(u) * size > CACHED and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+        return mix_by_pieces(f, u, bandwidth, gate, threshold, per_noise, sigma, max(1, CACHED // size))
+    return mix_formula(f, u, bandwidth, gate, threshold, per_noise, sigma)
+
+
+def mix_formula(
+    f: Tensor,
+    u: Tensor,
+    bandwidth: Tensor | float,
+    gate: Tensor | float,
+    threshold: Tensor | None,
+    per_noise: Tensor | None,
+    sigma: Tensor | None,
+) -> Tensor:
+    """:func:`gaussian_mix` by its formula, all sequences at once."""
     mixed, norm = gaussian_attention(f, u, bandwidth, "torch")
     own, mixed = by_codes(u, gate), by_codes(mixed, gate)
     x = torch.lerp(own, mixed, gate)
     if threshold is None:
         return x.view(u.shape)
     return soft_threshold(x, thresholds(norm, threshold, per_noise, sigma)).view(u.shape)
+
+
+def mix_by_pieces(
+    f: Tensor,
+    u: Tensor,
+    bandwidth: Tensor | float,
+    gate: Tensor | float,
+    threshold: Tensor | None,
+    per_noise: Tensor | None,
+    sigma: Tensor | None,
+    piece: int,
+) -> Tensor:
+    """:func:`mix_formula` on ``piece`` sequences after another: the same numbers, without gradients."""
+    z = torch.empty_like(u, memory_format=torch.contiguous_format)
+    if sigma is not None:
+        sigma = sigma.repeat_interleave(len(u) // len(sigma))
+    for i in range(0, len(u), piece):
+        now = slice(i, i + piece)
+        level = None if sigma is None else sigma[now]
+        z[now] = mix_formula(f[now], u[now], bandwidth, gate, threshold, per_noise, level)
+    return z
 
 
 def by_codes(u: Tensor, gate: Tensor | float) -> Tensor:

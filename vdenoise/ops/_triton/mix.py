@@ -80,7 +80,7 @@ def mix_backward(
 ):  # fmt: skip
     """Sequences pid, pid + programs, …: df (T, R) and du (T, M) of each, and the program's share of the rest.
 
-    PARAMETERS: d_inverse (programs,) of 1/h, d_columns (programs, 3, M) of gate, τ₀, τ₁, d_sigma (sequences,).
+    PARAMETERS: d_inverse (programs,) of 1/h, d_columns (programs, 3, M) of gate, τ₀, τ₁, d_sigma (N,).
     Each program adds up in a row of its own, in a fixed order: no atomics, the same sums every time.
     """
     pid = tl.program_id(0)
