@@ -10,7 +10,7 @@ import hashlib
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +40,7 @@ SHAPES = {
     "ut, 30 frames, colour": Shape(30, 48, 288, 96),
     "longest and widest": Shape(64, 512, 512, 512),
     "odd": Shape(17, 3, 257, 257),
+    "63 frames, odd": Shape(63, 3, 60, 20),
 }
 
 
@@ -53,8 +54,31 @@ class Launch:
     warps: int
 
 
-def launches(shape: Shape, dtype: torch.dtype, n: int = 4) -> Iterator[tuple[str, Launch]]:
-    """Every kernel on sequences of this shape, forward and backward, with and without DUST's thresholds."""
+def calls(shape: Shape, dtype: torch.dtype, n: int = 4) -> dict[str, Callable[[], Any]]:
+    """Every kernel on n sequences of this shape, forward and backward, with and without DUST's thresholds."""
+    from vdenoise.ops._triton import launch
+
+    f, u = torch.zeros(n, shape.t, shape.r, dtype=dtype), torch.zeros(n, shape.t, shape.m, dtype=dtype)
+    keys, grad = f.clone(), u.clone()
+    bias, norm = (torch.zeros(n, shape.t, dtype=dtype) for _ in range(2))
+    h, codes = torch.ones(()), torch.zeros(shape.codes)
+    dust, ut = launch.Tail(codes, codes, codes, torch.zeros(1)), launch.Tail(torch.ones(1), None, None, None)
+    return {
+        "attention forward": lambda: launch.attend(f, keys, u, bias),
+        "attention forward, q = k": lambda: launch.attend(f, None, u, bias),
+        "attention backward": lambda: launch.attend_backward(f, keys, u, bias, grad, norm),
+        "attention backward, q = k": lambda: launch.attend_backward(f, None, u, bias, grad, norm),
+        "attention forward, q = k = v": lambda: launch.attend(f, None, None, bias),
+        "attention backward, q = k = v": lambda: launch.attend_backward(f, None, None, bias, keys, norm),
+        "DUST mix forward": lambda: launch.mix(f, u, h, dust),
+        "DUST mix backward": lambda: launch.mix_gradients(f, u, h, dust, grad, True),
+        "UT mix forward": lambda: launch.mix(f, u, h, ut),
+        "UT mix backward": lambda: launch.mix_gradients(f, u, h, ut, grad, False),
+    }
+
+
+def launches(shape: Shape, dtype: torch.dtype) -> Iterator[tuple[str, Launch]]:
+    """What each of the calls would start."""
     from vdenoise.ops._triton import launch
 
     recorded: list[Launch] = []
@@ -62,22 +86,8 @@ def launches(shape: Shape, dtype: torch.dtype, n: int = 4) -> Iterator[tuple[str
     def record(kernel: Any, _: int, arguments: Any, constants: Any, warps: int) -> None:
         recorded.append(Launch(kernel, arguments, constants, warps))
 
-    f, u = torch.zeros(n, shape.t, shape.r, dtype=dtype), torch.zeros(n, shape.t, shape.m, dtype=dtype)
-    bias, norm = torch.zeros(2, n, shape.t, dtype=dtype)
-    h, codes = torch.ones(()), torch.zeros(shape.codes)
-    dust, ut = launch.Tail(codes, codes, codes, torch.zeros(1)), launch.Tail(torch.ones(1), None, None, None)
-    calls = {
-        "attention forward": lambda: launch.attend(f, f.clone(), u, bias),
-        "attention forward, q = k": lambda: launch.attend(f, None, u, bias),
-        "attention backward": lambda: launch.attend_backward(f, f.clone(), u, bias, u, norm),
-        "attention backward, q = k": lambda: launch.attend_backward(f, None, u, bias, u, norm),
-        "DUST mix forward": lambda: launch.mix(f, u, h, dust),
-        "DUST mix backward": lambda: launch.mix_gradients(f, u, h, dust, u, True),
-        "UT mix forward": lambda: launch.mix(f, u, h, ut),
-        "UT mix backward": lambda: launch.mix_gradients(f, u, h, ut, u, False),
-    }
     with mock.patch.object(launch, "launch", record):
-        for name, call in calls.items():
+        for name, call in calls(shape, dtype).items():
             call()
             yield name, recorded.pop()
 

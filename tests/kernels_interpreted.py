@@ -269,6 +269,14 @@ def test_models_through_the_kernels(monkeypatch):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+def test_compiled_as_one_graph():
+    """torch.compile meets no break at the kernels, forward or backward."""
+    inputs = [x.float() for x in dust_inputs(3, 5, 3, 20, 20)]
+    compiled = torch.compile(mixed, backend="aot_eager", fullgraph=True)
+    for a, b in zip(results(compiled, inputs, "triton"), results(mixed, inputs, "triton"), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 @pytest.mark.filterwarnings(
     "ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"
 )  # opcheck's own

@@ -141,8 +141,9 @@ class DUST(nn.Module):
         level = as_sigma(sigma, noisy)
         height, width = noisy.shape[-2:]
         observed = self.grid.to_blocks(noisy)
-        # Training sees the grid whole; inference goes through it in pieces that stay in the cache.
-        pieces = self.grid.pieces(observed, None if torch.is_grad_enabled() else PLACES)
+        # Training and graphics cards see the grid whole; a processor goes through it in pieces for its cache.
+        in_pieces = noisy.is_cpu and not torch.is_grad_enabled()
+        pieces = self.grid.pieces(observed, PLACES if in_pieces else None)
         means = [self.grid.unfold(observed[blocks]).mean(dim=(3, 5), keepdim=True) for _, blocks in pieces]
         codes: list[Tensor | None] = [None] * len(pieces)
         weight = self.overlap_add.weight(observed)

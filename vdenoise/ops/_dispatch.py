@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
-from functools import cache
 
 import torch
 from torch import Tensor
@@ -65,13 +64,13 @@ def kernels_serve(x: Tensor) -> bool:
     return x.is_cuda or (x.device.type == "cpu" and interpreting())
 
 
-@cache
+@torch.compiler.assume_constant_result
 def installed() -> bool:
     """Whether Triton can be imported; it comes with PyTorch for CUDA on Linux."""
     return importlib.util.find_spec("triton") is not None
 
 
-@cache
+@torch.compiler.assume_constant_result
 def interpreting() -> bool:
     """Whether Triton emulates its kernels on the CPU; it reads this once, when it is imported."""
     return os.environ.get("TRITON_INTERPRET") == "1"

@@ -37,7 +37,7 @@ def tiles(t: int, r: int, m: int, backward: bool) -> Tiles:
     more warps; benchmarks/run_kernels.py --static shows that nothing spills.
     """
     rows = max(16, _power_of_two(t))
-    values = {16: 64, 32: 16, 64: 16} if backward else {16: 128, 32: 64, 64: 32}
+    values = {16: 32, 32: 16, 64: 16} if backward else {16: 128, 32: 64, 64: 32}
     features = {16: 64, 32: 64, 64: 32}
     warps = {16: 2, 32: 4, 64: 8}
     return Tiles(
