@@ -1,7 +1,7 @@
 """The operation on a processor: in pieces that fit its cache, against eager PyTorch on all sequences at once.
 
-The pieces are what vdenoise.ops.gaussian_mix does without gradients, and what DUST does with its whole layers.
-Compilation by inductor is measured beside it where there is a C++ compiler; the package does not use it.
+The pieces are what vdenoise.ops.gaussian_mix does without gradients, and what DUST does with its whole
+layers. Compilation by inductor is measured beside it where there is a C++ compiler; the package does not use it.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 from unittest import mock
 
@@ -47,28 +48,26 @@ def measure(repeats: int, compiled: bool) -> dict[str, Any]:
     for name, shape in SHAPES.items():
         inputs = sequences(shape)
         ways: dict[str, Callable[[], Tensor]] = {
-            "eager": lambda x=inputs: mix_formula(*x),
-            "pieces": lambda x=inputs: gaussian_mix(*x),
+            "eager": partial(mix_formula, *inputs),
+            "pieces": partial(gaussian_mix, *inputs),
         }
         if compiled:
-            whole = torch.compile(mix_formula)
-            ways["inductor"] = lambda x=inputs, f=whole: f(*x)
+            ways["inductor"] = partial(torch.compile(mix_formula), *inputs)
         found[f"mix, {name}"] = _rounds(ways, repeats, exactly=True)
     model = load("dust")
     noisy = torch.rand(1, 30, 1, 240, 320, generator=torch.Generator().manual_seed(0))
 
-    def network(places: int | None) -> Tensor:
-        everything = 10**9 if places is None else places
-        with mock.patch.object(dust, "PLACES", everything), mock.patch("vdenoise.ops.mix.CACHED", CACHED[places]):
-            result: Tensor = model(noisy, 0.1)
-            return result
+    def network() -> Tensor:
+        result: Tensor = model(noisy, 0.1)
+        return result
 
-    ways = {"eager": lambda: network(None), "pieces": lambda: network(dust.PLACES)}
+    def whole_grid() -> Tensor:
+        with mock.patch.object(dust, "PLACES", 10**9), mock.patch("vdenoise.ops.mix.CACHED", 10**12):
+            return network()
+
+    ways = {"eager": whole_grid, "pieces": network}
     found["shipped model, grey 320×240, 30 frames"] = _rounds(ways, repeats, exactly=False)
     return found
-
-
-CACHED = {None: 10**12, dust.PLACES: 2**20}
 
 
 def _rounds(ways: dict[str, Callable[[], Tensor]], repeats: int, exactly: bool) -> dict[str, Any]:

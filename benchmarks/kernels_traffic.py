@@ -2,9 +2,9 @@
 
     TRITON_INTERPRET=1 python benchmarks/kernels_traffic.py
 
-The floor is every sequence's inputs read once and its outputs written once. Parameters (gate, thresholds, h, σ)
-and the programs' sums of their gradients are few and stay in a card's cache; they are counted apart. A process
-of its own, as Triton takes its mode when it is imported; run_kernels.py --static starts it.
+The floor is every sequence's inputs read once and its outputs written once. Parameters (gate, thresholds, h,
+σ) and the programs' sums of their gradients are few and stay in a card's cache; they are counted apart. A
+process of its own, as Triton takes its mode when it is imported; run_kernels.py --static starts it.
 """
 
 from __future__ import annotations
@@ -67,9 +67,7 @@ def counted() -> Iterator[list[np.ndarray]]:
         return watched
 
     load, store = builder.create_masked_load, builder.create_masked_store
-    with mock.patch.multiple(
-        builder, create_masked_load=watch(load, 0), create_masked_store=watch(store, 1)
-    ):
+    with mock.patch.multiple(builder, create_masked_load=watch(load, 0), create_masked_store=watch(store, 1)):
         yield touched
 
 

@@ -1,4 +1,4 @@
-"""The fused operations without a GPU: formulas, gradients, registration, interpreter, compilation ahead of time."""
+"""The fused operations without a GPU: formulas, gradients, registration, interpreter, what they compile to."""
 
 from __future__ import annotations
 
@@ -86,7 +86,9 @@ def test_registration_of_the_mix(form):
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 def test_registration_of_attention():
-    q, k, v, b = (randn(*s, dtype=torch.float32).requires_grad_() for s in [(2, 4, 3)] * 2 + [(2, 4, 5), (2, 4)])
+    q, k, v, b = (
+        randn(*s, dtype=torch.float32).requires_grad_() for s in [(2, 4, 3)] * 2 + [(2, 4, 5), (2, 4)]
+    )
     for inputs in ((q, k, v, b), (q, None, v, None), (q, None, None, b)):
         torch.library.opcheck(torch.ops.vdenoise.attention, inputs)
     grads = (torch.ones(2, 4, 5), torch.ones(2, 4))
@@ -131,7 +133,7 @@ def test_backends_are_explicit(monkeypatch):
     long = torch.zeros(1, 65, 3)
     with pytest.raises(ValueError, match="at most 64 frames, got 65"):
         attention(long, long, long, backend="triton")
-    with pytest.raises(ValueError, match="float32, bfloat16 or float16, got torch.float64"):
+    with pytest.raises(ValueError, match=r"float16, got torch\.float64"):
         attention(q.double(), q.double(), q.double(), backend="triton")
     monkeypatch.setattr(_dispatch, "installed", lambda: False)
     with pytest.raises(ValueError, match="triton is not installed"):

@@ -59,7 +59,12 @@ def gaussian_mix(
         return z
     # Without gradients nothing need be kept, and a processor is done sooner with what fits in its cache.
     size = u.shape[1] * u.shape[2] * u.element_size()
-    if u.is_cpu and len(u) * size > CACHED and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if (
+        u.is_cpu
+        and len(u) * size > CACHED
+        and not torch.is_grad_enabled()
+        and not torch.compiler.is_compiling()
+    ):
         return mix_by_pieces(f, u, bandwidth, gate, threshold, per_noise, sigma, max(1, CACHED // size))
     return mix_formula(f, u, bandwidth, gate, threshold, per_noise, sigma)
 
