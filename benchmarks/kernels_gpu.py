@@ -122,7 +122,7 @@ def copy_bandwidth(device: str) -> float:
 
 
 def rivals(name: str) -> dict[str, Callable[..., Tensor]]:
-    """The ways to compute an operation: kernel, eager, torch.compile; for attention SDPA and FlexAttention."""
+    """Ways to compute an operation: kernel, eager, torch.compile; for attention SDPA and FlexAttention."""
     operation = OPERATIONS[name]
     ways: dict[str, Callable[..., Tensor]] = {
         "kernel": lambda *x: operation(*x, backend="triton"),
@@ -222,7 +222,7 @@ def whole_layer(device: str, kind: str) -> list[Result]:
 
 
 def whole_model(device: str, kind: str, frames: int = 30) -> list[Result]:
-    """Frames per second of the shipped model on colour video in vdenoise.denoise's tiles, without the upload."""
+    """Frames per second of the shipped model on colour video, in vdenoise.denoise's tiles, upload apart."""
     from vdenoise.restore import by_tiles, halo
 
     model, rows = load("dust", device).to(TYPES[kind]), []

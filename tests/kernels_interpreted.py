@@ -269,6 +269,38 @@ def test_models_through_the_kernels(monkeypatch):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("outermost", [0, 1])
+def test_addresses_beyond_31_bits(tmp_path, outermost):
+    """Three places of two frames 2³⁰ elements apart, and three frames; the file between them is a hole."""
+    room = torch.from_file(str(tmp_path / "sparse"), shared=True, size=2 * 2**30 + 1000, dtype=torch.float16)
+    strides = [12, 12, 1]
+    strides[outermost] = 2**30
+    u = room.as_strided((3, 2, 12) if outermost == 0 else (1, 3, 12), strides)
+    u.copy_(randn(*u.shape))
+    f = randn(*u.shape[:2], 3).half()
+    near = gaussian_mix(f, u.contiguous(), 2.0, 0.7, backend="triton")
+    assert torch.equal(gaussian_mix(f, u, 2.0, 0.7, backend="triton"), near)
+    assert torch.equal(
+        attention(f, f, u, backend="triton")[0], attention(f, f, u.clone(), backend="triton")[0]
+    )
+    leaf, close = u.requires_grad_(), u.detach().clone().requires_grad_()
+    for x in (leaf, close):
+        gaussian_mix(f, x, 2.0, 0.7, backend="triton").sum().backward()
+    assert torch.equal(leaf.grad, close.grad)
+
+
+def test_the_gate_of_the_benchmark_tells_right_from_wrong(monkeypatch):
+    import kernels_gpu
+    from kernels_static import Shape
+
+    shapes = {"small": Shape(5, 3, 12, 4)}
+    assert kernels_gpu.wrong("cpu", shapes, ["float32"], n=4) == []
+    mix = launch.mix
+    monkeypatch.setattr(launch, "mix", lambda *x: mix(*x) * 1.001)
+    problems = kernels_gpu.wrong("cpu", shapes, ["float32"], n=4)
+    assert [p.split(",")[0] for p in problems] == ["DUST mix", "UT mix"]
+
+
 def test_compiled_as_one_graph():
     """torch.compile meets no break at the kernels, forward or backward."""
     inputs = [x.float() for x in dust_inputs(3, 5, 3, 20, 20)]

@@ -1,4 +1,4 @@
-"""The fused operations without a GPU: formulas, gradients, registration, interpreter, what they compile to."""
+"""The fused operations without a GPU: formulas, gradients, registration, interpreter, compiled code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from vdenoise.ops import _dispatch, attention, gaussian_attention, gaussian_mix, soft_threshold
+import run_kernels
+from vdenoise.ops import _dispatch, attention, gaussian_attention, gaussian_mix, mix, soft_threshold
 from vdenoise.ops.mix import mix_by_pieces, mix_formula
 
+import kernels_cpu
+import kernels_gpu
 from common import RESULTS, read_json
 from kernels_static import ARCHITECTURES, SHAPES, launches, resources, sources_hash
 
@@ -107,8 +110,6 @@ def test_pieces_are_the_whole():
 
 
 def test_the_fast_path_is_taken_without_gradients_alone(monkeypatch):
-    from vdenoise.ops import mix
-
     taken = []
     monkeypatch.setattr(mix, "CACHED", 2 * 5 * 60 * 4)
     monkeypatch.setattr(mix, "mix_by_pieces", lambda *x: taken.append(x[-1]) or mix_by_pieces(*x))
@@ -188,3 +189,35 @@ def test_the_published_resources_are_of_these_kernels_and_know_no_spill():
     assert {row["shape"] for row in document["kernels"]} == set(SHAPES)
     assert {row["architecture"] for row in document["kernels"]} == {f"sm_{a}" for a in ARCHITECTURES}
     assert [row for row in document["kernels"] if row["spill_bytes"]] == []
+
+
+def test_without_a_card_nothing_is_claimed(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    out = tmp_path / "gpu.json"
+    monkeypatch.delenv("VDENOISE_REQUIRE_CUDA", raising=False)
+    assert run_kernels.main(["--out", str(out)]) == 0
+    assert "UNMEASURED" in capsys.readouterr().out
+    monkeypatch.setenv("VDENOISE_REQUIRE_CUDA", "1")
+    assert run_kernels.main(["--out", str(out)]) == 1
+    assert not out.exists()
+
+
+def test_a_wrong_kernel_has_no_speed(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a card")
+    monkeypatch.setattr(kernels_gpu, "wrong", lambda *_: ["UT mix, result 1: 0.2 > 0.1"])
+    assert run_kernels.main(["--out", str(tmp_path / "gpu.json")]) == 2
+    assert "so no speed is measured; first: UT mix" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_processor_benchmark_refuses_pieces_that_differ(monkeypatch):
+    monkeypatch.setattr(kernels_cpu, "SHAPES", {"tiny": (40, 5, 3, 12, 4)})
+    monkeypatch.setattr(mix, "CACHED", 1000)
+    monkeypatch.setattr(kernels_cpu, "shipped_model", lambda: {})
+    entry = kernels_cpu.measure(2, compiled=False)["mix, tiny"]
+    assert entry["largest_difference"] == 0
+    assert len(entry["times_faster"]["pieces"]["values"]) == 2
+    monkeypatch.setattr(mix, "mix_by_pieces", lambda f, u, *_: u)
+    with pytest.raises(ValueError, match="no speed of a wrong result"):
+        kernels_cpu.measure(2, compiled=False)
