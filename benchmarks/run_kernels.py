@@ -102,7 +102,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--compile", action="store_true", help="--cpu: inductor beside it; needs a C++ compiler"
     )
-    parser.add_argument("--threads", type=int, default=1, help="of --cpu (default: 1)")
     parser.add_argument("--out", type=Path, help="JSON (default: results/kernels_{gpu,static,cpu}.json)")
     return parser
 
@@ -115,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def job(args: argparse.Namespace, argv: list[str]) -> int:
     """Measure, print, write."""
-    torch.set_num_threads(args.threads)
+    torch.set_num_threads(1)  # --cpu counts the process's own time
     types = args.dtypes or list(kernels_static.TYPES)
     cuda = torch.cuda.is_available()
     mode = "static" if args.static else "cpu" if args.cpu else "gpu"

@@ -103,8 +103,13 @@ def test_registration_of_attention():
 def test_pieces_are_the_whole():
     """What a processor does in pieces that fit its cache is bit by bit what it would do at once."""
     inputs = [x.float() for x in dust_inputs(14, 5, 3, 60, 20, levels=2)]
+    apart = inputs[1].transpose(0, 1).contiguous().transpose(0, 1)
     with torch.no_grad():
-        for form in all_forms(inputs):
+        for form in (
+            *all_forms(inputs),
+            (inputs[0], apart, *inputs[2:]),
+            (*inputs[:2], 2.0, 0.7, *3 * [None]),
+        ):
             whole = mix_formula(*form)
             assert all(torch.equal(mix_by_pieces(*form, piece), whole) for piece in (1, 4, 7, 99))
 
@@ -212,12 +217,12 @@ def test_a_wrong_kernel_has_no_speed(monkeypatch, capsys, tmp_path):
 
 
 def test_the_processor_benchmark_refuses_pieces_that_differ(monkeypatch):
-    monkeypatch.setattr(kernels_cpu, "SHAPES", {"tiny": (40, 5, 3, 12, 4)})
-    monkeypatch.setattr(mix, "CACHED", 1000)
-    monkeypatch.setattr(kernels_cpu, "shipped_model", lambda: {})
-    entry = kernels_cpu.measure(2, compiled=False)["mix, tiny"]
-    assert entry["largest_difference"] == 0
-    assert len(entry["times_faster"]["pieces"]["values"]) == 2
+    monkeypatch.setattr(kernels_cpu, "CLIPS", {"tiny": (5, 1, 32, 40)})
+    monkeypatch.setattr(mix, "CACHED", 50_000)
+    found = kernels_cpu.measure(2, compiled=False)
+    assert set(found) == {"mix, tiny", "whole model, tiny"}
+    assert found["mix, tiny"]["largest_difference"] == 0
+    assert len(found["mix, tiny"]["times_faster"]["pieces"]["values"]) == 2
     monkeypatch.setattr(mix, "mix_by_pieces", lambda f, u, *_: u)
     with pytest.raises(ValueError, match="no speed of a wrong result"):
         kernels_cpu.measure(2, compiled=False)

@@ -67,9 +67,14 @@ def gaussian_attention(
     Returns:
         out (N, T, m) and norm (N, T).
     """
+    q, bias = gaussian_logits(f, bandwidth)
+    return attention(q, q, v, bias, backend)
+
+
+def gaussian_logits(f: Tensor, bandwidth: Tensor | float) -> tuple[Tensor, Tensor]:
+    """q = k = √(2/h) f (N, T, r) and b = −‖f‖²/h (N, T), whose softmax(q kᵀ + b) is the Gaussian kernel's."""
     scaled = f * (bandwidth**-0.5)
-    q = scaled * math.sqrt(2.0)
-    return attention(q, q, v, -scaled.square().sum(-1), backend)
+    return scaled * math.sqrt(2.0), -scaled.square().sum(-1)
 
 
 def attention_weights(q: Tensor, k: Tensor, bias: Tensor | None = None) -> Tensor:

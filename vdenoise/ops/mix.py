@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from vdenoise.ops._dispatch import takes_kernel
-from vdenoise.ops.attention import gaussian_attention, softmax_backward
+from vdenoise.ops.attention import gaussian_attention, gaussian_logits, softmax_backward, softmax_weights
 from vdenoise.ops.shrink import soft_threshold
 
-CACHED = 2**20  # bytes of u in a piece: with its temporaries about what a core's second-level cache holds
+CACHED = 2**18  # bytes of u in a piece: with its temporaries it stays in a core's second-level cache
 
 
 def gaussian_mix(
@@ -97,14 +97,20 @@ def mix_by_pieces(
     sigma: Tensor | None,
     piece: int,
 ) -> Tensor:
-    """:func:`mix_formula` on ``piece`` sequences after another: the same numbers, without gradients."""
+    """:func:`mix_formula` on ``piece`` sequences after another, in place: the same numbers, without gradients."""
     z = torch.empty_like(u, memory_format=torch.contiguous_format)
+    q, bias = gaussian_logits(f, bandwidth)
     if sigma is not None:
         sigma = sigma.repeat_interleave(len(u) // len(sigma))
     for i in range(0, len(u), piece):
         now = slice(i, i + piece)
-        level = None if sigma is None else sigma[now]
-        z[now] = mix_formula(f[now], u[now], bandwidth, gate, threshold, per_noise, level)
+        w = softmax_weights(q[now], q[now], bias[now])
+        x = by_codes(torch.bmm(w, u[now], out=z[now]), gate)
+        torch.lerp(by_codes(u[now], gate), x, gate, out=x)
+        if threshold is not None:
+            norm = w.square_().sum(-1).sqrt_()
+            tau = thresholds(norm, threshold, per_noise, None if sigma is None else sigma[now])
+            x -= x.clamp(-tau, tau)
     return z
 
 
