@@ -97,7 +97,7 @@ def mix_by_pieces(
     sigma: Tensor | None,
     piece: int,
 ) -> Tensor:
-    """:func:`mix_formula` on ``piece`` sequences after another, in place: the same numbers, without gradients."""
+    """:func:`mix_formula` on ``piece`` sequences after another, in place: the same numbers, no gradients."""
     z = torch.empty_like(u, memory_format=torch.contiguous_format)
     q, bias = gaussian_logits(f, bandwidth)
     if sigma is not None:
