@@ -94,8 +94,8 @@ def shipped_model(noisy: Tensor) -> dict[str, Callable[[], Tensor]]:
 def rounds(ways: dict[str, Callable[[], Tensor]], repeats: int, exactly: bool) -> dict[str, Any]:
     """Time every way once per round.
 
-    ``exactly`` asks that pieces are the whole bit by bit; else by a fortieth of a grey level: a network's pieces
-    add patches up in another order, and both are as far from float64 as from one another.
+    ``exactly`` asks that pieces are the whole bit by bit; else by a fortieth of a grey level: a network's
+    pieces add patches up in another order, and both are as far from float64 as from one another.
     """
     times: dict[str, list[float]] = {way: [] for way in ways}
     with torch.inference_mode():

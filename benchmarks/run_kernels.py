@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from vdenoise.ops._dispatch import installed
+from vdenoise.ops._dispatch import INSTALLED
 
 import kernels_cpu
 import kernels_gpu
@@ -118,7 +118,7 @@ def job(args: argparse.Namespace, argv: list[str]) -> int:
     types = args.dtypes or list(kernels_static.TYPES)
     cuda = torch.cuda.is_available()
     mode = "static" if args.static else "cpu" if args.cpu else "gpu"
-    if mode != "cpu" and not installed():
+    if mode != "cpu" and not INSTALLED:
         raise ValueError(
             "Triton is not installed; it comes with PyTorch for CUDA on Linux: pip install triton"
         )

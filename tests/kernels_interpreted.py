@@ -20,7 +20,7 @@ from torch import Tensor
 from triton.runtime.interpreter import TensorHandle, interpreter_builder
 
 from vdenoise.ops import attention, gaussian_attention, gaussian_mix
-from vdenoise.ops._dispatch import interpreting
+from vdenoise.ops._dispatch import INTERPRETED
 from vdenoise.ops._triton import launch
 from vdenoise.ops.mix import by_codes, thresholds
 
@@ -35,7 +35,7 @@ ROUNDINGS, ROUNDINGS_OF_SUMS = 1, 4
 @pytest.fixture(autouse=True)
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Room that a kernel forgot to write is NaN, and a program adds parameters up over several sequences."""
-    assert interpreting()
+    assert INTERPRETED
     monkeypatch.setattr(launch, "PROGRAMS", 2)
     torch.use_deterministic_algorithms(True)
     monkeypatch.setattr(interpreter_builder, "create_dot", dot_of_bfloat16(interpreter_builder.create_dot))

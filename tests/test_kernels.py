@@ -141,7 +141,7 @@ def test_backends_are_explicit(monkeypatch):
         attention(long, long, long, backend="triton")
     with pytest.raises(ValueError, match=r"float16, got torch\.float64"):
         attention(q.double(), q.double(), q.double(), backend="triton")
-    monkeypatch.setattr(_dispatch, "installed", lambda: False)
+    monkeypatch.setattr(_dispatch, "INSTALLED", False)
     with pytest.raises(ValueError, match="triton is not installed"):
         attention(q, q, q, backend="triton")
 
@@ -169,7 +169,7 @@ def test_triton_is_imported_only_by_who_needs_it():
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-@pytest.mark.skipif(not _dispatch.installed(), reason="Triton is not installed")
+@pytest.mark.skipif(not _dispatch.INSTALLED, reason="Triton is not installed")
 @pytest.mark.timeout(600)
 def test_kernels_under_the_interpreter():
     """tests/kernels_interpreted.py in a process of its own, since Triton takes its mode when imported."""
@@ -180,7 +180,7 @@ def test_kernels_under_the_interpreter():
     assert " passed" in done.stdout
 
 
-@pytest.mark.skipif(not _dispatch.installed(), reason="Triton is not installed")
+@pytest.mark.skipif(not _dispatch.INSTALLED, reason="Triton is not installed")
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_the_shipped_models_kernels_compile_without_a_spill(architecture):
     for name, launch in launches(SHAPES["dust, 30 frames, colour"], torch.float32):

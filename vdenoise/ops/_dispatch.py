@@ -17,6 +17,10 @@ from torch import Tensor
 BACKENDS = ("torch", "triton", "auto")
 LONGEST = 64  # frames of a sequence whose T×T weights a kernel holds on the chip
 TYPES = (torch.float32, torch.bfloat16, torch.float16)
+# Constants, so that torch.compile traces past them. Triton comes with PyTorch for CUDA on Linux; whether it
+# emulates kernels on the CPU it reads once, at its own import.
+INSTALLED = importlib.util.find_spec("triton") is not None
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def takes_kernel(backend: str, *tensors: Tensor) -> bool:
@@ -43,7 +47,7 @@ def takes_kernel(backend: str, *tensors: Tensor) -> bool:
 def obstacle(*tensors: Tensor) -> str | None:
     """Why the kernels can't take these inputs, None if they can."""
     first = tensors[0]
-    if not installed():
+    if not INSTALLED:
         return "triton is not installed"
     if not kernels_serve(first):
         return (
@@ -61,16 +65,4 @@ def obstacle(*tensors: Tensor) -> str | None:
 
 def kernels_serve(x: Tensor) -> bool:
     """Whether Triton has a device for this tensor: a CUDA one, or its interpreter on the CPU."""
-    return x.is_cuda or (x.device.type == "cpu" and interpreting())
-
-
-@torch.compiler.assume_constant_result
-def installed() -> bool:
-    """Whether Triton can be imported; it comes with PyTorch for CUDA on Linux."""
-    return importlib.util.find_spec("triton") is not None
-
-
-@torch.compiler.assume_constant_result
-def interpreting() -> bool:
-    """Whether Triton emulates its kernels on the CPU; it reads this once, when it is imported."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
+    return x.is_cuda or (x.device.type == "cpu" and INTERPRETED)

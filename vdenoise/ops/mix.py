@@ -124,7 +124,7 @@ def thresholds(norm: Tensor, threshold: Tensor, per_noise: Tensor | None, sigma:
     if per_noise is None or sigma is None:
         return threshold
     left = sigma.view(-1, 1) * norm.view(len(sigma), -1)
-    return threshold + per_noise * left.view(*norm.shape, 1, 1)
+    return torch.addcmul(threshold, per_noise, left.view(*norm.shape, 1, 1))
 
 
 def mix_gradients(
