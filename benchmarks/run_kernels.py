@@ -26,7 +26,7 @@ from vdenoise.ops._dispatch import INSTALLED
 import kernels_cpu
 import kernels_gpu
 import kernels_static
-from common import RESULTS, ROOT, markdown_table, provenance, run, version, write_json
+from common import RESULTS, ROOT, markdown_table, provenance, read_json, run, version, write_json
 
 NO_CUDA = (
     "no CUDA device here, so speed, bandwidth, memory and frames per second of the kernels are UNMEASURED;"
@@ -34,9 +34,19 @@ NO_CUDA = (
 )
 
 
-def static(types: Sequence[str], shapes: Sequence[str]) -> dict[str, Any]:
-    """Resources of every configuration and the bytes that it moves."""
-    rows = []
+def static(types: Sequence[str], shapes: Sequence[str], path: Path) -> dict[str, Any]:
+    """Resources of every configuration and the bytes that it moves.
+
+    Compiling all takes half an hour on one core, so it can be done in parts: what ``path`` holds of other shapes
+    and types stays, if it is of the same sources and compiler.
+    """
+    compiled_from = {"sources": kernels_static.sources_hash(), "triton": version("triton")}
+    rows, moved = [], []
+    if path.exists():
+        before = read_json(path)
+        if before["compiled_from"] == compiled_from:
+            rows = [r for r in before["kernels"] if not (r["shape"] in shapes and r["dtype"] in types)]
+            moved = before["traffic"]
     for label in shapes:
         for kind in types:
             for name, one in kernels_static.launches(
@@ -52,7 +62,7 @@ def static(types: Sequence[str], shapes: Sequence[str]) -> dict[str, Any]:
                     }
                     rows.append(key | found)
                     print(*key.values(), found, sep=" | ", file=sys.stderr)
-    return {"kernels": rows, "traffic": traffic()}
+    return {"compiled_from": compiled_from, "kernels": rows, "traffic": moved or traffic()}
 
 
 def traffic() -> list[dict[str, Any]]:
@@ -75,6 +85,8 @@ def static_table(document: dict[str, Any]) -> str:
             for row in document["kernels"]
             if (row["kernel"], row["shape"]) == (move["kernel"], move["shape"])
         ]
+        if not here:  # not compiled yet
+            continue
         rows.append(
             [
                 f"{move['kernel']}, {move['shape']}",
@@ -98,6 +110,9 @@ def build_parser() -> argparse.ArgumentParser:
     )
     mode.add_argument("--cpu", action="store_true", help="the path on a processor against eager PyTorch")
     parser.add_argument("--dtypes", nargs="+", choices=list(kernels_static.TYPES), help="(default: all)")
+    parser.add_argument(
+        "--shapes", nargs="+", choices=list(kernels_static.SHAPES), help="of --static (default: all)"
+    )
     parser.add_argument("--repeats", type=int, default=7, help="rounds of --cpu (default: 7)")
     parser.add_argument(
         "--compile", action="store_true", help="--cpu: inductor beside it; needs a C++ compiler"
@@ -118,6 +133,7 @@ def job(args: argparse.Namespace, argv: list[str]) -> int:
     types = args.dtypes or list(kernels_static.TYPES)
     cuda = torch.cuda.is_available()
     mode = "static" if args.static else "cpu" if args.cpu else "gpu"
+    out = args.out or RESULTS / f"kernels_{mode}.json"
     if mode != "cpu" and not INSTALLED:
         raise ValueError(
             "Triton is not installed; it comes with PyTorch for CUDA on Linux: pip install triton"
@@ -128,7 +144,7 @@ def job(args: argparse.Namespace, argv: list[str]) -> int:
     document = provenance("benchmarks/run_kernels.py", argv, "cuda" if mode == "gpu" else "cpu")
     document["versions"]["triton"] = version("triton")
     if mode == "static":
-        document |= {"sources": kernels_static.sources_hash(), **static(types, list(kernels_static.SHAPES))}
+        document |= static(types, args.shapes or list(kernels_static.SHAPES), out)
         print(static_table(document))
     elif mode == "cpu":
         if args.compile and not kernels_cpu.has_compiler():
@@ -138,7 +154,7 @@ def job(args: argparse.Namespace, argv: list[str]) -> int:
     else:
         document |= kernels_gpu.measure("cuda", types)
         print(kernels_gpu.table(document))
-    write_json(args.out or RESULTS / f"kernels_{mode}.json", document)
+    write_json(out, document)
     return 0
 
 
