@@ -102,10 +102,12 @@ def resources(one: Launch, architecture: int) -> dict[str, int]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    from vdenoise.ops._triton.launch import REGISTERS
+
     signature, constants, attributes = specialised(one)
     source = ASTSource(one.kernel, signature, constants, attributes)
     target = GPUTarget("cuda", architecture, 32)
-    compiled = triton.compile(source, target=target, options={"num_warps": one.warps})
+    compiled = triton.compile(source, target=target, options={"num_warps": one.warps, "maxnreg": REGISTERS})
     report = assembler_report(compiled.asm["ptx"], architecture)
     found = re.search(
         r"(\d+) bytes spill stores, (\d+) bytes spill loads[\s\S]*?Used (\d+) registers", report

@@ -37,8 +37,8 @@ NO_CUDA = (
 def static(types: Sequence[str], shapes: Sequence[str], path: Path) -> dict[str, Any]:
     """Resources of every configuration and the bytes that it moves.
 
-    Compiling all takes half an hour on one core, so it can be done in parts: what ``path`` holds of other shapes
-    and types stays, if it is of the same sources and compiler.
+    Compiling all takes half an hour on one core, so it can be done in parts: what ``path`` holds of other
+    shapes and types stays, if it is of the same sources and compiler.
     """
     compiled_from = {"sources": kernels_static.sources_hash(), "triton": version("triton")}
     rows, moved = [], []

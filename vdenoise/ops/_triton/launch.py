@@ -14,6 +14,7 @@ from vdenoise.ops._triton.attention import attention_backward, attention_forward
 from vdenoise.ops._triton.mix import mix_backward, mix_forward
 
 PROGRAMS = 2048  # of a backward pass with parameters: fills a large card, and their sums stay in its cache
+REGISTERS = 255  # of a thread at most, as the card has; the assembler's own choice is fewer, and then spills
 
 
 class Tiles(NamedTuple):
@@ -39,7 +40,7 @@ def tiles(t: int, r: int, m: int, backward: bool) -> Tiles:
     rows = max(16, _power_of_two(t))
     values = {16: 32, 32: 16, 64: 16} if backward else {16: 128, 32: 64, 64: 32}
     features = {16: 64, 32: 64, 64: 32}
-    warps = {16: 2, 32: 4, 64: 8}
+    warps = {16: 2, 32: 8, 64: 8} if backward else {16: 2, 32: 4, 64: 8}
     return Tiles(
         rows,
         min(max(16, _power_of_two(r)), features[rows]),
@@ -58,7 +59,7 @@ def launch(
     """Run a kernel on the device of its first tensor."""
     if programs:
         with torch.cuda.device_of(arguments[0]):
-            kernel[(programs,)](*arguments, **constants, num_warps=warps)
+            kernel[(programs,)](*arguments, **constants, num_warps=warps, maxnreg=REGISTERS)
 
 
 def attend(q: Tensor, k: Tensor | None, v: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -84,7 +85,7 @@ def attend_backward(
     (n, t, r), m = q.shape, values.shape[-1]
     size = tiles(t, r, m, backward=True)
     same_kv = v is None and r <= size.features
-    dq, dv = q.new_empty(n, t, r), values.new_empty(n, t, m)
+    dq, dv = q.new_empty(0 if same_kv and k is None else (n, t, r)), values.new_empty(n, t, m)
     dk = q.new_empty(0) if k is None else q.new_empty(n, t, r)
     dbias = q.new_empty(0) if bias is None else bias.new_empty(n, t)
     strides = (*q.stride(), *keys.stride(), *values.stride(), *_strides(bias))
