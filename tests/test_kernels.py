@@ -199,11 +199,11 @@ def test_the_published_resources_are_of_these_kernels_and_know_no_spill():
 
 
 def test_every_byte_is_moved_once():
-    """Counted load by load: inputs once, outputs once; the backward pass reads wide features twice."""
+    """Counted load by load: inputs once, outputs once. Features wider than a tile some kernels read twice."""
     document = read_json(RESULTS / "kernels_static.json")
     for row in document["traffic"]:
-        again = "backward" in row["kernel"] and SHAPES[row["shape"]].r > 64
-        assert row["ratio"] <= 1.3 if again else row["ratio"] == 1
+        twice = "backward" in row["kernel"] or "k = v" in row["kernel"]
+        assert row["ratio"] <= 1.5 if twice and SHAPES[row["shape"]].r > 64 else row["ratio"] == 1
 
 
 def test_without_a_card_nothing_is_claimed(monkeypatch, capsys, tmp_path):

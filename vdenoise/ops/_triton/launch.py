@@ -40,7 +40,7 @@ def tiles(t: int, r: int, m: int, backward: bool) -> Tiles:
     rows = max(16, _power_of_two(t))
     values = {16: 32, 32: 16, 64: 16} if backward else {16: 128, 32: 64, 64: 32}
     features = {16: 64, 32: 64, 64: 32}
-    warps = {16: 2, 32: 8, 64: 8} if backward else {16: 2, 32: 4, 64: 8}
+    warps = {16: 4, 32: 8, 64: 8} if backward else {16: 2, 32: 4, 64: 8}
     return Tiles(
         rows,
         min(max(16, _power_of_two(r)), features[rows]),
