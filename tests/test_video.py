@@ -14,11 +14,12 @@ import av
 import cv2
 import numpy as np
 import pytest
-from video_samples import decode, make, picture
 
 import vdenoise
 from vdenoise import Clip, VideoError, Writer
 from vdenoise.video import probe
+
+from video_samples import decode, make, picture
 
 SIZE = (128, 96)
 

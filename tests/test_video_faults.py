@@ -10,11 +10,12 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
-from video_samples import decode, frames_of, make
 
 import vdenoise
 from vdenoise import VideoError
 from vdenoise.video import probe, watchdog
+
+from video_samples import decode, frames_of, make
 
 CODECS = {"webm": "libvpx-vp9", "avi": "mpeg4", "mpg": "mpeg4"}
 SUFFIXES = ["mkv", "ts", "avi", "mp4", "mpg", "webm"]

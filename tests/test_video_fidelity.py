@@ -15,12 +15,13 @@ import av
 import cv2
 import numpy as np
 import pytest
-from video_samples import decode, frames_of, make, picture, planes
 
 import vdenoise
 from vdenoise import VideoError
 from vdenoise.video import create, probe
 from vdenoise.video.colour import Colour, to_array, to_frame
+
+from video_samples import decode, frames_of, make, picture, planes
 
 
 def copy(source: Path, target: Path, **options) -> Path:

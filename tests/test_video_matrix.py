@@ -7,10 +7,11 @@ from collections.abc import Iterator
 import av
 import numpy as np
 import pytest
-from video_samples import decode, make
 
 import vdenoise
 from vdenoise.video import probe
+
+from video_samples import decode, make
 
 CONTAINERS = {"avi": "avi", "mp4": "mp4", "mkv": "matroska", "webm": "webm", "mpg": "mpeg", "ts": "mpegts"}
 STREAMS = {"mpg": {"mpeg4", "h264", "hevc"}, "ts": {"mpeg4", "h264", "hevc"}}  # what MPEG streams carry

@@ -24,7 +24,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vdenoise.models.tokens import OverlapAdd, PatchGrid, as_sigma
-from vdenoise.ops import gaussian_attention, soft_threshold
+from vdenoise.ops import gaussian_mix
 
 PLACES = 48  # of a piece at inference: its codes fit in the cache, and Python's overhead stays small
 FEATURE_FLOOR = 0.02  # ε: keeps the features finite on a clean clip; about 5 grey levels
@@ -88,24 +88,21 @@ class DUSTLayer(nn.Module):
         Returns:
             The next codes (B, h, w, T, C, m).
         """
-        shape = (*residual.shape[:-1], self.analysis.shape[1])
-        b, h, w, t, *_ = shape
         step = residual @ self.analysis
         u = -step if codes is None else codes - step
         f = (residual if codes is None else codes) @ self.to_features
         if self.noise_adaptive:
             f = f / (sigma + FEATURE_FLOOR)
-        mixed, norm = gaussian_attention(
+        z = gaussian_mix(
             rearrange(f, "b h w t c r -> (b h w) t (c r)"),
             rearrange(u, "b h w t c m -> (b h w) t (c m)"),
             self.log_bandwidth.exp(),
+            self.gate.sigmoid(),
+            self.threshold.abs(),
+            self.threshold_per_noise.abs() if self.noise_adaptive else None,
+            sigma.view(-1) if self.noise_adaptive else None,
         )
-        g = self.gate.sigmoid()
-        z = torch.lerp(u, mixed.view(shape), g)
-        tau = self.threshold.abs()
-        if self.noise_adaptive:
-            tau = tau + self.threshold_per_noise.abs() * (sigma * norm.view(b, h, w, t, 1, 1))
-        return soft_threshold(z, tau)
+        return z.view(u.shape)
 
 
 class DUST(nn.Module):
@@ -144,8 +141,9 @@ class DUST(nn.Module):
         level = as_sigma(sigma, noisy)
         height, width = noisy.shape[-2:]
         observed = self.grid.to_blocks(noisy)
-        # Training sees the grid whole; inference goes through it in pieces that stay in the cache.
-        pieces = self.grid.pieces(observed, None if torch.is_grad_enabled() else PLACES)
+        # Training and graphics cards see the grid whole; a processor goes through it in pieces for its cache.
+        in_pieces = noisy.is_cpu and not torch.is_grad_enabled()
+        pieces = self.grid.pieces(observed, PLACES if in_pieces else None)
         means = [self.grid.unfold(observed[blocks]).mean(dim=(3, 5), keepdim=True) for _, blocks in pieces]
         codes: list[Tensor | None] = [None] * len(pieces)
         weight = self.overlap_add.weight(observed)

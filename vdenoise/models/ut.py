@@ -30,7 +30,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from vdenoise.models.tokens import OverlapAdd, PatchGrid, as_sigma
-from vdenoise.ops import gaussian_attention
+from vdenoise.ops import gaussian_mix
 
 
 @dataclass(frozen=True)
@@ -104,12 +104,13 @@ class UTLayer(nn.Module):
 
     def attend(self, y: Tensor) -> Tensor:
         """The attention step on Y (B, h, w, T, C, d); channels share one set of weights."""
-        mixed, _ = gaussian_attention(
+        z = gaussian_mix(
             rearrange(y @ self.metric.T, "b h w t c r -> (b h w) t (c r)"),
             rearrange(y, "b h w t c d -> (b h w) t (c d)"),
             2.0,
+            self.alpha1,
         )
-        return torch.lerp(y, mixed.view(y.shape), self.alpha1)
+        return z.view(y.shape)
 
     def project(self, z: Tensor, encoded: Tensor) -> Tensor:
         """The projected gradient step on E_f from Z (…, d), B of the same shape."""

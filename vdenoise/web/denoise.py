@@ -43,10 +43,12 @@ def denoise_tab(studio: Studio, example: Path | None) -> None:
             status = gr.HTML(elem_id="status")
         with gr.Column(scale=7, min_width=320):
             with gr.Row(visible=False) as insight:
-                curve = gr.HTML(elem_id="curve", min_height=250)
-                difference = gr.Image(
-                    label="What was removed, ×4", min_width=260, buttons=["fullscreen"], elem_id="difference"
-                )
+                with gr.Column(min_width=280):  # side by side on a desk, one above the other on a phone
+                    curve = gr.HTML(elem_id="curve", min_height=250)
+                with gr.Column(min_width=260):
+                    difference = gr.Image(
+                        label="What was removed, ×4", buttons=["fullscreen"], elem_id="difference"
+                    )
             with gr.Column(visible=False) as results:
                 outcome = gr.HTML(elem_id="outcome")
                 with gr.Row():

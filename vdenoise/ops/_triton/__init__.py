@@ -1,0 +1,1 @@
+"""Triton kernels of the operations in :mod:`vdenoise.ops`; imported only where one of them runs."""
