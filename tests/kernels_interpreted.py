@@ -27,9 +27,9 @@ from vdenoise.ops.mix import by_codes, thresholds
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 SIZES = list(zip([1, 5, 17, 63], [3, 16, 3, 16], [60, 128, 257, 60], strict=True))
 SIZES += [(5, 3, 257), (17, 16, 128), (63, 3, 128), (17, 80, 60)]  # 80 features take two pieces
-# One rounding of the largest value is no error: plain PyTorch may be spared it by luck. A gradient of h or σ
-# is one number, the sum of thousands, in which several may cancel by luck.
-ROUNDINGS, ROUNDINGS_OF_SUMS = 2, 4
+# A few roundings of the largest value are no error: plain PyTorch may be spared them by luck, and how it sums
+# depends on the processor. A gradient of h or σ is one number, the sum of thousands, in which several cancel.
+ROUNDINGS, ROUNDINGS_OF_SUMS = 4, 8
 
 
 @pytest.fixture(autouse=True)
