@@ -29,7 +29,9 @@ SIZES = list(zip([1, 5, 17, 63], [3, 16, 3, 16], [60, 128, 257, 60], strict=True
 SIZES += [(5, 3, 257), (17, 16, 128), (63, 3, 128), (17, 80, 60)]  # 80 features take two pieces
 # A few roundings of the largest value are no error: plain PyTorch may be spared them by luck, and how it sums
 # depends on the processor. A gradient of h or σ is one number, the sum of thousands, in which several cancel.
-ROUNDINGS, ROUNDINGS_OF_SUMS = 4, 8
+# In float32, every step rounds alike, and exp multiplies its argument's rounding by that argument; in half
+# precision the sums are float32's, and only what is stored is rounded.
+ROUNDINGS, ROUNDINGS_OF_SUMS, ROUNDINGS_OF_FLOAT32 = 4, 8, 16
 
 
 @pytest.fixture(autouse=True)
@@ -88,9 +90,10 @@ def assert_twice_as_good(
         assert k.dtype == p.dtype == dtype
         assert k.shape == p.shape
         rounding = torch.finfo(dtype).eps * float(e.abs().max())
-        allowed = 2 * float((p.double() - e).abs().max()) + rounding * (
-            ROUNDINGS if e.numel() > 8 else ROUNDINGS_OF_SUMS
-        )
+        roundings = ROUNDINGS if e.numel() > 8 else ROUNDINGS_OF_SUMS
+        if dtype == torch.float32:
+            roundings = ROUNDINGS_OF_FLOAT32
+        allowed = 2 * float((p.double() - e).abs().max()) + rounding * roundings
         error = float((k.double() - e).abs().max())
         assert error <= allowed, (
             f"result {i}: error {error:.3g}, allowed {allowed:.3g}, rounding {rounding:.3g}"

@@ -104,7 +104,10 @@ def test_registration_of_attention():
 
 
 def test_pieces_are_the_whole():
-    """What a processor does in pieces that fit its cache is bit by bit what it would do at once."""
+    """What a processor does in pieces that fit its cache is what it would do at once.
+
+    Up to rounding: a matrix product may sum in another order at another size, as the processor has it.
+    """
     inputs = [x.float() for x in dust_inputs(14, 5, 3, 60, 20, levels=2)]
     apart = inputs[1].transpose(0, 1).contiguous().transpose(0, 1)
     with torch.no_grad():
@@ -114,7 +117,8 @@ def test_pieces_are_the_whole():
             (*inputs[:2], 2.0, 0.7, *3 * [None]),
         ):
             whole = mix_formula(*form)
-            assert all(torch.equal(mix_by_pieces(*form, piece), whole) for piece in (1, 4, 7, 99))
+            for piece in (1, 4, 7, 99):
+                torch.testing.assert_close(mix_by_pieces(*form, piece), whole, rtol=1e-5, atol=1e-5)
 
 
 def test_the_fast_path_is_taken_without_gradients_alone(monkeypatch):
@@ -125,7 +129,7 @@ def test_the_fast_path_is_taken_without_gradients_alone(monkeypatch):
     with torch.inference_mode():
         fast = gaussian_mix(*inputs)
     assert taken == [2]
-    assert torch.equal(gaussian_mix(*inputs), fast)
+    torch.testing.assert_close(gaussian_mix(*inputs), fast, rtol=1e-5, atol=1e-5)
     assert taken == [2]
 
 
