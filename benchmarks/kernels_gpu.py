@@ -223,7 +223,7 @@ def whole_layer(device: str, kind: str) -> list[Result]:
 
 def whole_model(device: str, kind: str, frames: int = 30) -> list[Result]:
     """Frames per second of the shipped model on colour video, in vdenoise.denoise's tiles, upload apart."""
-    from vdenoise.restore import by_tiles, halo
+    from vdenoise.tiling import by_tiles, halo
 
     model, rows = load("dust", device).to(TYPES[kind]), []
     for size, (height, width) in FRAMES.items():

@@ -303,7 +303,7 @@ def test_a_stop_reaches_the_network_between_layers(clip, checkpoint, tmp_path):
 
 
 def test_tiles_are_counted(checkpoint, tmp_path, monkeypatch):
-    monkeypatch.setattr("vdenoise.restore.by_tiles.__defaults__", (16,))
+    monkeypatch.setattr("vdenoise.tiling.by_tiles.__defaults__", (16,))
     monkeypatch.setattr("vdenoise.studio.filejob.TILE", 16)
     source, ticks = edge_clip(tmp_path / "wide.mp4", frames=4, width=96, height=64), []
     list(clean_file(source, tmp_path, str(checkpoint), tick=ticks.append))

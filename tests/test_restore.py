@@ -10,7 +10,7 @@ import torch
 
 from vdenoise import denoise, denoise_stream, layer_estimates
 from vdenoise.models.dust import DUST, DUSTConfig
-from vdenoise.restore import by_tiles, halo
+from vdenoise.tiling import by_tiles, halo
 
 
 @pytest.fixture(scope="module")

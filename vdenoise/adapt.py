@@ -22,7 +22,8 @@ from vdenoise.descent import LayerDescent, Multipliers, PrimalDual
 from vdenoise.descent.certificate import FLOOR, STEP, stein
 from vdenoise.descent.observed import Noise, unclip
 from vdenoise.models import save
-from vdenoise.restore import halo, resolve, to_tensor
+from vdenoise.restore import resolve, to_tensor
+from vdenoise.tiling import halo
 from vdenoise.video import open_video
 
 HELD_OUT = 0.25  # of the width: that part is never trained on and says when to stop

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from vdenoise.descent.certificate import Noise, Stein, stein
 from vdenoise.noise import estimate_sigma, noise_character
-from vdenoise.restore import TILE, WINDOW, halo, resolve, to_tensor
+from vdenoise.restore import resolve, to_tensor
+from vdenoise.tiling import TILE, WINDOW, halo
 
 CLIPPED = 0.002  # share of values at 0 or 255 from which on clipping is worth a word
 CORRELATED = 0.1  # correlation of the noise of neighbours, beyond what the network's error can explain

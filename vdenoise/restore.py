@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, TypeVar, cast
 
@@ -18,24 +19,47 @@ from torch import Tensor
 
 from vdenoise.descent.certificate import stein
 from vdenoise.descent.observed import Noise
+from vdenoise.follow import follow as follow_motion
 from vdenoise.models import load
 from vdenoise.models.registry import first_layers
 from vdenoise.noise import estimate_sigma
+from vdenoise.tiling import WINDOW, by_tiles, by_windows, halo
 
-WINDOW = 30  # frames the network sees at once: more of them average a still background better
-OVERLAP = 6  # frames shared by two windows and cross-faded
 LOOK = 192  # side of the part of the first window from which "auto" layers are told
-TILE = 384  # side of a tile in pixels, without its halo: bounds memory whatever the frame's size
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A network and how it is used; in the order of time per frame.
+
+    Args:
+        model: a shipped checkpoint's name.
+        follow: denoise once more along the motion.
+        about: what to expect of it.
+    """
+
+    model: str
+    follow: bool
+    about: str
+
+
+PRESETS = {
+    "fast": Preset("dust_fast", False, "a small network in one pass"),
+    "balanced": Preset("dust", False, "the full network in one pass"),
+    "best": Preset("dust", True, "the full network in two passes, the second along the motion"),
+}
 
 Frames = TypeVar("Frames", np.ndarray, Tensor)
 
 
 def denoise(
     frames: Frames,
-    model: Any = "dust",
+    model: Any = None,
     sigma: float | str = "auto",
     device: str = "auto",
     *,
+    preset: str = "balanced",
+    follow: bool | None = None,
     window: int = WINDOW,
     layers: int | str | None = None,
 ) -> Frames:
@@ -44,9 +68,11 @@ def denoise(
     Args:
         frames: numpy (T, H, W) or (T, H, W, C), or torch (T, C, H, W); C is 1 (grey) or 3 (RGB). Integers
             span their type's range (uint8: 0–255), floats 0–1.
-        model: a shipped checkpoint's name, a checkpoint's path, or a model.
+        model: a shipped checkpoint's name, a checkpoint's path, or a model; None is the preset's.
         sigma: deviation of the noise on the 0–255 scale, or "auto" to estimate it from the frames.
         device: "auto" (CUDA where there is one), or a torch device.
+        preset: a key of ``PRESETS``, "fast", "balanced" or "best"; what ``model`` and ``follow`` leave open.
+        follow: denoise once more along the motion (``vdenoise/follow.py``); None is the preset's.
         window: frames the network sees at once.
         layers: leave the network after this many layers, or "auto": where the error is least by Stein's
             estimate on the middle of the first window (0 keeps the input). None runs them all.
@@ -55,7 +81,8 @@ def denoise(
         The clean clip: the same type, shape and dtype.
 
     Raises:
-        ValueError: for frames of another shape, dtype or range, or a model that can't be found.
+        ValueError: for frames of another shape, dtype or range, a model that can't be found, or an unknown
+            preset.
 
     Example:
         >>> import numpy as np, vdenoise
@@ -64,18 +91,21 @@ def denoise(
         (4, 32, 32)
     """
     tensor, restore_type = to_tensor(frames)
+    model, follow = chosen(preset, model, follow)
     net, device = resolve(model, device)
-    cleaner = _Cleaner(net, sigma, device, tensor if sigma == "auto" else None, layers=layers)
-    clean = torch.cat(list(_windows(_singly(tensor), cleaner, window)))
+    cleaner = _Cleaner(net, sigma, device, tensor if sigma == "auto" else None, layers=layers, follow=follow)
+    clean = torch.cat(list(by_windows(_singly(tensor), cleaner, window)))
     return cast(Frames, restore_type(clean))
 
 
 def denoise_stream(
     frames: Iterable[np.ndarray],
-    model: Any = "dust",
+    model: Any = None,
     sigma: float | str = "auto",
     device: str = "auto",
     *,
+    preset: str = "balanced",
+    follow: bool | None = None,
     window: int = WINDOW,
     layers: int | str | None = None,
 ) -> Iterator[np.ndarray]:
@@ -86,14 +116,17 @@ def denoise_stream(
         model: as in :func:`denoise`.
         sigma: as in :func:`denoise`; "auto" is the median of the estimates of the windows so far.
         device: as in :func:`denoise`.
+        preset: as in :func:`denoise`.
+        follow: as in :func:`denoise`.
         window: frames the network sees at once; output lags input by at most this many.
         layers: as in :func:`denoise`.
 
     Yields:
         One clean frame for every frame, of the same shape and dtype, in order.
     """
+    model, follow = chosen(preset, model, follow)
     net, device = resolve(model, device)
-    cleaner = _Cleaner(net, sigma, device, layers=layers)
+    cleaner = _Cleaner(net, sigma, device, layers=layers, follow=follow)
     dtypes: deque[np.dtype] = deque()
 
     def tensors() -> Iterator[Tensor]:
@@ -105,7 +138,7 @@ def denoise_stream(
             dtypes.append(frame.dtype)
             yield to_tensor(frame[None])[0]
 
-    for clean in _windows(tensors(), cleaner, window):
+    for clean in by_windows(tensors(), cleaner, window):
         yield _quantise(clean[0].permute(1, 2, 0).numpy(), dtypes.popleft())
 
 
@@ -126,6 +159,18 @@ def layer_estimates(frames: np.ndarray, model: Any, sigma: float, device: str = 
     with torch.inference_mode():
         outputs = net.iterates(tensor[None].to(device), sigma / 255)
     return [(x[0].clamp(0, 1) * 255).permute(0, 2, 3, 1).cpu().numpy() for x in outputs]
+
+
+def chosen(preset: str, model: Any = None, follow: bool | None = None) -> tuple[Any, bool]:
+    """The model and whether motion is followed: the preset's, where they are None.
+
+    Raises:
+        ValueError: for an unknown preset.
+    """
+    if preset not in PRESETS:
+        raise ValueError(f"preset must be one of {', '.join(PRESETS)}, got {preset!r}")
+    given = PRESETS[preset]
+    return given.model if model is None else model, given.follow if follow is None else follow
 
 
 def resolve(model: Any, device: str) -> tuple[Any, str]:
@@ -157,6 +202,7 @@ class _Cleaner:
         clip: Tensor | None = None,
         *,
         layers: int | str | None = None,
+        follow: bool = False,
     ) -> None:
         if isinstance(sigma, str):
             if sigma != "auto":
@@ -171,6 +217,7 @@ class _Cleaner:
         if layers is not None and not isinstance(layers, str):
             net = first_layers(net, layers)
         self.layers = None if layers == "auto" else net.config.layers
+        self.follow = follow
         self.net, self.device, self.estimates = net, device, list[float]()
 
     def sigma(self, window: Tensor) -> float:
@@ -188,7 +235,13 @@ class _Cleaner:
             self.net = first_layers(self.net, max(1, self.layers))
         if self.layers == 0:
             return window
-        return by_tiles(lambda x: self.net(x[None].to(self.device), sigma)[0].cpu(), window, halo(self.net))
+        margin = halo(self.net)
+
+        def network(frames: Tensor) -> Tensor:
+            return by_tiles(lambda x: self.net(x[None].to(self.device), sigma)[0].cpu(), frames, margin)
+
+        clean = network(window)
+        return follow_motion(network, window, clean, margin[0]) if self.follow else clean
 
 
 def least_risk(net: Any, frames: Tensor, sigma: float, device: str = "cpu") -> int:
@@ -207,80 +260,6 @@ def least_risk(net: Any, frames: Tensor, sigma: float, device: str = "cpu") -> i
     generator = torch.Generator().manual_seed(0)
     found = stein(lambda y: [x[0] for x in net.iterates(y[None], sigma)], part, noise, generator, probes=1)
     return int(found.risk.argmin())
-
-
-def halo(net: Any) -> tuple[int, int]:
-    """(pixels, step): how far an output pixel looks, and what tile corners must be multiples of.
-
-    Every layer passes patches on to the overlapping ones, p − s pixels further, and so does the readout.
-    """
-    grid, layers = net.grid, net.config.layers
-    reach = layers * (grid.patch - grid.stride) + grid.patch
-    return -(-reach // grid.stride) * grid.stride, grid.stride
-
-
-def by_tiles(
-    function: Callable[[Tensor], Tensor], frames: Tensor, margin: tuple[int, int], tile: int = TILE
-) -> Tensor:
-    """Apply a function of limited reach tile by tile; the result is that of the whole frame.
-
-    Args:
-        function: (T, C, h, w) to the same shape.
-        frames: (T, C, H, W).
-        margin: (halo, step) as :func:`halo` gives it.
-        tile: side of a tile without its halo.
-    """
-    reach, step = margin
-    height, width = frames.shape[-2:]
-    if height <= tile + 2 * reach and width <= tile + 2 * reach:
-        return function(frames)
-    tile = max(step, tile // step * step)
-    out = torch.empty_like(frames)
-    for top in range(0, height, tile):
-        for left in range(0, width, tile):
-            bottom, right = min(top + tile, height), min(left + tile, width)
-            y, x = max(0, top - reach), max(0, left - reach)
-            part = function(frames[..., y : bottom + reach, x : right + reach])
-            out[..., top:bottom, left:right] = part[..., top - y : bottom - y, left - x : right - x]
-    return out
-
-
-def _windows(frames: Iterable[Tensor], clean: Callable[[Tensor], Tensor], length: int) -> Iterator[Tensor]:
-    """Clean overlapping windows and cross-fade them: yields (1, C, H, W), one for every frame.
-
-    The last window reaches back to its full length, so that the last frames have as many neighbours as any.
-    """
-    if length < 1:
-        raise ValueError(f"window must be at least 1 frame, got {length}")
-    overlap = min(OVERLAP, length // 2)
-    recent: deque[Tensor] = deque(maxlen=length)
-    faded = None  # the end of the last window, waiting for its other half
-    fresh = 0  # frames in `recent` that no window has seen
-    for frame in frames:
-        if recent and frame.shape != recent[-1].shape:
-            raise ValueError(
-                f"all frames must be alike, got {tuple(frame.shape[1:])} after {tuple(recent[-1].shape[1:])}"
-            )
-        recent.append(frame)
-        fresh += 1
-        if fresh == length - (overlap if faded is not None else 0):
-            done = _crossfade(faded, clean(torch.cat(list(recent))))
-            yield from done[: length - overlap].split(1)
-            faded, fresh = done[length - overlap :], 0
-    if fresh:
-        done = clean(torch.cat(list(recent)))
-        waiting = fresh + (0 if faded is None else len(faded))
-        yield from _crossfade(faded, done[len(done) - waiting :]).split(1)
-    elif faded is not None and len(faded):
-        yield from faded.split(1)
-
-
-def _crossfade(old: Tensor | None, new: Tensor) -> Tensor:
-    """Go over from the end of one window to the beginning of the next."""
-    if old is None or not len(old):
-        return new
-    weight = torch.arange(1, len(old) + 1).view(-1, 1, 1, 1) / (len(old) + 1)
-    return torch.cat([torch.lerp(old, new[: len(old)], weight), new[len(old) :]])
 
 
 def _singly(tensor: Tensor) -> Iterator[Tensor]:

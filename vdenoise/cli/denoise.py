@@ -13,7 +13,8 @@ from tqdm import tqdm
 import vdenoise
 from vdenoise.adapt import adapt_to_file
 from vdenoise.models.registry import shipped
-from vdenoise.restore import WINDOW
+from vdenoise.restore import PRESETS, chosen
+from vdenoise.tiling import WINDOW
 from vdenoise.video import CODECS, SOUND, create
 
 logger = logging.getLogger(__name__)
@@ -30,9 +31,14 @@ def build_parser() -> argparse.ArgumentParser:
         help="the clean video, or a folder for images: frames, frames/*.png, frames/*.tif, frames/*.jpg",
     )
     parser.add_argument(
+        "--preset",
+        default="best",
+        choices=list(PRESETS),
+        help="; ".join(f"{name}: {preset.about}" for name, preset in PRESETS.items()) + " (default: best)",
+    )
+    parser.add_argument(
         "--model",
-        default="dust",
-        help=f"a checkpoint's path, or one of: {', '.join(shipped())} (default: dust)",
+        help=f"a checkpoint's path, or one of: {', '.join(shipped())} (default: the preset's)",
     )
     parser.add_argument(
         "--sigma", type=_sigma, default="auto", help="noise deviation on the 0–255 scale, or auto (default)"
@@ -103,7 +109,8 @@ def clean_file(args: argparse.Namespace) -> None:
     """Read, clean and write, frame by frame."""
     if args.save_adapted and args.adapt is None:
         raise ValueError(f"--save-adapted {args.save_adapted} needs --adapt; give both")
-    model = vdenoise.load(args.model)
+    model, follow = chosen(args.preset, args.model)
+    model = vdenoise.load(model)
     with (
         vdenoise.open(args.input, backend=args.backend) as reader,
         create(
@@ -119,7 +126,9 @@ def clean_file(args: argparse.Namespace) -> None:
         if args.adapt is not None:  # after the names were checked: it takes its time
             model = adapted(args, model)
         with tqdm(total=len(reader), unit="frame", disable=args.quiet, dynamic_ncols=True) as bar:
-            for frame in vdenoise.denoise_stream(reader, model, args.sigma, args.device, window=args.window):
+            for frame in vdenoise.denoise_stream(
+                reader, model, args.sigma, args.device, follow=follow, window=args.window
+            ):
                 writer.write(frame)
                 bar.update()
 

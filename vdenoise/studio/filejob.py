@@ -17,8 +17,9 @@ import numpy as np
 import torch
 
 from vdenoise.metrics import mse_per_frame
-from vdenoise.restore import OVERLAP, TILE, WINDOW, denoise_stream, halo, resolve
+from vdenoise.restore import denoise_stream, resolve
 from vdenoise.studio.preview import Limits, Noise, admit, to_tensor
+from vdenoise.tiling import OVERLAP, TILE, WINDOW, halo
 from vdenoise.video import Reader, VideoError, Writer
 
 SUFFIX = "_clean"
