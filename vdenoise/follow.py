@@ -3,15 +3,15 @@ r"""Motion followed: the clip is denoised once more in frames whose content stan
 The networks attend over time at one place, which is all that a still background asks for. Where the picture
 moves, a place shows one thing after another, and attention finds little to average. So a second pass moves
 the neighbouring frames first. For an *anchor* frame a, cells of the picture are followed along the optical
-flow of the first pass's result; S_t picks for every pixel of the anchor the pixel of frame t that its cell
-has come to, by whole pixels, so that noise stays white, and
+flow of the first pass's result, corrected by what it shows; S_t picks for every pixel of the anchor the pixel
+of frame t that its cell has come to, by whole pixels, so that noise stays white, and
 
 .. math:: z = \Phi\big(S_{t} y_{t}\big)_{|t - a| \le R}, \qquad
           \hat x_t = \frac{\sum_a S_{t}^\top z_{t}}{\sum_a S_{t}^\top 1}
 
 with the frames t next to each anchor put back where they came from. What did not stay (covered, turned, out
-of the frame) the attention's weights leave out by themselves. Where nothing moves, and where no pixel is put
-back, the first pass stands: its window is longer.
+of the frame) the attention's weights leave out by themselves. Where nothing moves, where a pixel fits better
+in place, and where none is put back, the first pass stands: its window is longer.
 
 Motion-compensated filtering is old (Dubois and Sabri 1984; V-BM4D, Maggioni et al. 2012, filters volumes that
 follow the motion); that one network does both passes is ours.
@@ -30,10 +30,13 @@ import torch
 from torch import Tensor
 
 CELL = 16  # pixels: one whole displacement for each
-BOX = 32  # pixels: a cell goes by the mean flow over a box of this side around it
+BOX = 24  # pixels: a cell goes by the mean flow over a box of this side around it
 EVERY = 6  # frames from one anchor to the next
 REACH = 8  # R: frames on either side of those next to the anchor
 GRAIN = 4  # pixels: the mean flow is kept at every so many
+BETTER = 0.9  # a neighbouring pixel is taken for where a cell went if its error is below this share
+NEARBY = 9  # pixels: side of the box whose errors tell whether a pixel has moved with its cell
+STAYS = 2.0  # what stays in place: where the error is below the moved one's divided by this
 FLOW_SIDE = 16  # pixels; below 12 OpenCV's DIS refuses some shapes and crashes on others
 
 Box = tuple[slice, slice]
@@ -58,16 +61,23 @@ def follow(
     if length < 2 or min(height, width) < FLOW_SIDE:
         return first
     ahead, back = mean_flows(first)
+    gray = first.mean(1).cpu().numpy()
     total, count = torch.zeros_like(first), torch.zeros_like(first[:, :1])
     for begin in range(0, length, every):
         near = range(begin, min(begin + every, length))
         seen = range(max(0, near[0] - REACH), min(length, near[-1] + 1 + REACH))
-        moved = displacements(ahead, back, near[len(near) // 2], seen, height, width)
+        anchor = near[len(near) // 2]
+        moved = displacements(ahead, back, anchor, seen, height, width)
+        moved = matched(gray[seen.start : seen.stop], gray[anchor], moved)
         moving = np.any(moved, axis=(0, -1), keepdims=True)[0, ..., 0]
         for box in boxes(moving, height, width, margin):
             source, inside = pixels(moved, box, height, width)
             still = network(pick(noisy[seen.start : seen.stop], source))
-            counts = inside & enlarge(moving, box)
+            counts = (
+                inside
+                & enlarge(moving, box)
+                & gains(gray[seen.start : seen.stop], anchor - seen.start, source, box)
+            )
             for t in near:
                 i = t - seen.start
                 put_back(total[t], count[t], still[i], source[i], counts[i])
@@ -119,6 +129,54 @@ def displacements(
     go((ahead[t], t + 1) for t in range(anchor, seen[-1]))
     go((back[t], t) for t in range(anchor - 1, seen[0] - 1, -1))
     return np.rint(moved).astype(np.int64)
+
+
+def matched(frames: np.ndarray, anchor: np.ndarray, moved: np.ndarray) -> np.ndarray:
+    """Correct the cells' ways by what the frames show.
+
+    Flow drifts as it is added up, and near a moving thing the background is taken along. So of each cell's
+    place by the flow, the eight places around it, and the cell's own place, the one is taken whose box looks
+    most like the anchor's, with some favour for the first.
+
+    Args:
+        frames: grey (T, H, W), denoised.
+        anchor: (H, W), one of them.
+        moved: (T, h, w, 2) by the flow.
+
+    Returns:
+        The corrected displacements, same shape.
+    """
+    best, least = moved, errors(frames, anchor, moved)
+    for dy, dx in ((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if y or x):
+        beside = moved + np.array((dy, dx))
+        error = errors(frames, anchor, beside)
+        better = error < BETTER * least
+        best, least = np.where(better[..., None], beside, best), np.where(better, error, least)
+    place = errors(frames, anchor, np.zeros_like(moved))
+    return np.where((place * STAYS < least)[..., None] | (place == 0)[..., None], 0, best)
+
+
+def errors(frames: np.ndarray, anchor: np.ndarray, moved: np.ndarray) -> np.ndarray:
+    """Mean squared difference to the anchor over a box around each cell, (T, h, w)."""
+    height, width = anchor.shape
+    source, _ = pixels(moved, (slice(0, height), slice(0, width)), height, width)
+    ys, xs = (
+        np.minimum(np.arange(n) * CELL + CELL // 2, size - 1)
+        for n, size in zip(moved.shape[1:3], anchor.shape, strict=True)
+    )
+    found = []
+    for frame, where in zip(frames, source.numpy(), strict=True):
+        squares = np.square(frame.reshape(-1)[where] - anchor)
+        found.append(cv2.blur(squares, (BOX, BOX), borderType=cv2.BORDER_REPLICATE)[ys[:, None], xs])
+    return np.stack(found)
+
+
+def gains(frames: np.ndarray, anchor: int, source: Tensor, box: Box) -> Tensor:
+    """Where a pixel has moved with its cell, (rows, columns): not where it clearly fits better in place."""
+    here = frames[(slice(None), *box)]
+    moved = frames.reshape(len(frames), -1)[np.arange(len(frames))[:, None, None], source.numpy()]
+    gain = STAYS * np.square(here - here[anchor]).sum(0) - np.square(moved - here[anchor]).sum(0)
+    return torch.from_numpy(cv2.blur(gain, (NEARBY, NEARBY), borderType=cv2.BORDER_REPLICATE) > 0)
 
 
 def boxes(moving: np.ndarray, height: int, width: int, margin: int) -> list[Box]:
