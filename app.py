@@ -13,7 +13,7 @@ from typing import Any
 from vdenoise.models.registry import shipped
 from vdenoise.studio.preview import Limits
 from vdenoise.studio.sessions import Studio
-from vdenoise.web import page
+from vdenoise.web import page, study
 from vdenoise.web.benchmark import benchmark_tab
 from vdenoise.web.denoise import denoise_tab
 from vdenoise.web.endpoints import endpoints
@@ -39,7 +39,8 @@ def build_app(
     studio = Studio(models, limits or Limits(), folder)
     example = EXAMPLE if EXAMPLE.exists() else None
     with gr.Blocks(title="vdenoise", analytics_enabled=False) as app:
-        gr.HTML(page.HEADER)
+        gr.Navbar(visible=False)
+        gr.HTML(page.HEADER.format(study=study.ADDRESS))
         if not models:
             gr.Markdown(
                 "**No checkpoint is shipped here.** Train one with `vdenoise-train`, or give `--model PATH`."
@@ -50,6 +51,7 @@ def build_app(
             benchmark_tab(studio, example)
         endpoints(studio)
         app.unload(stopper(studio))
+    study.study_page(app)
     return app.queue(max_size=32)
 
 

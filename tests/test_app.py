@@ -25,7 +25,7 @@ from vdenoise.studio.filejob import Outcome, Progress, clean_file, watch
 from vdenoise.studio.preview import Limits, Noise, errors, look, middle_of, preview, to_tensor
 from vdenoise.studio.sessions import ADD_NOISE, AS_IT_IS, BY_HAND, GAMMA, SIGMA, Settings, Studio, sweep
 from vdenoise.video import VideoError, Writer, open_video
-from vdenoise.web import page
+from vdenoise.web import charts, page
 
 from app_samples import clip_with_sound, edge_clip, tiny_checkpoint
 
@@ -355,7 +355,7 @@ def test_rmse_over_gamma_measures_input_and_models(clip, checkpoint, tmp_path):
     assert len(lines) == 5
     to_png(cells, tmp_path / "curves.png", "edge")
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
-    shown = page.comparison_html(cells)
+    shown = charts.comparison_html(cells)
     assert shown.count("<polyline") == 2
     assert f"{cells[3].rmse:.2f}" in shown
 
@@ -366,7 +366,7 @@ def test_a_model_without_the_constraint_shares_its_familys_colour():
     assert family("dust") == ("dust", False)
     cells = [Cell(m, g, g, 1.0 + g, 30.0) for g in (0.1, 0.5) for m in (NOISY, "ut_constrained", "ut_erm")]
     strokes = re.findall(
-        r"<polyline .*?stroke='(.*?)'.*?stroke-dasharray='(.*?)'", page.comparison_html(cells)
+        r"<polyline .*?stroke='(.*?)'.*?stroke-dasharray='(.*?)'", charts.comparison_html(cells)
     )
     assert strokes[1][0] == strokes[2][0]
     assert (strokes[1][1], strokes[2][1]) == ("", "6 4")
@@ -374,4 +374,4 @@ def test_a_model_without_the_constraint_shares_its_familys_colour():
 
 def test_the_best_model_of_a_column_is_bold():
     cells = [Cell(NOISY, 0.1, 5, 0.5, 40), Cell("a", 0.1, 5, 3.0, 40), Cell("b", 0.1, 5, 2.0, 40)]
-    assert re.findall(r"<b>(.*?)</b>", page.comparison_table(cells)) == ["2.00"]
+    assert re.findall(r"<b>(.*?)</b>", charts.comparison_table(cells)) == ["2.00"]

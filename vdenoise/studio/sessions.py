@@ -36,6 +36,7 @@ class Settings(NamedTuple):
     gamma: float = 0.25
     strength: str = AUTO
     by_hand: float = 25.0
+    kind: str = "gaussian"
 
     @property
     def told(self) -> float | str:
@@ -83,8 +84,8 @@ class Studio:
         if settings.mode != ADD_NOISE:
             return None
         if settings.unit == SIGMA:
-            return Noise(settings.sigma)
-        return Noise(settings.gamma * sigma_x(self.load(settings.model)))
+            return Noise(settings.sigma, settings.kind)
+        return Noise(settings.gamma * sigma_x(self.load(settings.model)), settings.kind)
 
     def look(self, video: str) -> Facts:
         """What a file is."""
@@ -116,7 +117,12 @@ class Studio:
             )
 
     def measure(
-        self, clip: str | None, models: Sequence[str], gammas: Sequence[float], session: str
+        self,
+        clip: str | None,
+        models: Sequence[str],
+        gammas: Sequence[float],
+        session: str,
+        kind: str = "gaussian",
     ) -> Iterator[tuple[list[Cell], Path]]:
         """RMSE over γ: after every model's measurement all so far, and the job's folder."""
         if clip is None:
@@ -127,7 +133,7 @@ class Studio:
         nets = {name: functools.partial(self.load, name) for name in models}
         cells: list[Cell] = []
         with self._job(session, Path(clip)) as (stop, folder):
-            for cell in rmse_over_gamma(clip, nets, gammas, sigma_x=share, limits=self.limits):
+            for cell in rmse_over_gamma(clip, nets, gammas, sigma_x=share, kind=kind, limits=self.limits):
                 cells.append(cell)
                 yield cells, folder
                 if stop.is_set():

@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vdenoise.noise import NOISES
 from vdenoise.studio.compare import GAMMAS, to_csv, to_png
 from vdenoise.studio.sessions import Studio
-from vdenoise.web import page
+from vdenoise.web import charts, page
 from vdenoise.web.events import PAGE, QUICK, WORK, plainly, stopper, uploads_only
 
 
@@ -29,6 +30,10 @@ def benchmark_tab(studio: Studio, example: Path | None) -> None:
                 [f"{g:g}" for g in GAMMAS], value=["0.05", "0.25", "0.5", "1"], label="Noise levels γ",
                 elem_id="bench-gammas", info="The noise has deviation γ·σₓ, σₓ from the first model's card.",
             )  # fmt: skip
+            kind = gr.Dropdown(
+                list(NOISES), value="gaussian", label="Kind of noise", elem_id="bench-kind",
+                info="The shipped models were trained on gaussian noise.",
+            )  # fmt: skip
             with gr.Row():
                 start = gr.Button("Measure", variant="primary", elem_id="measure")
                 stop = gr.Button("Stop", variant="stop", elem_id="bench-stop")
@@ -38,13 +43,17 @@ def benchmark_tab(studio: Studio, example: Path | None) -> None:
                 as_csv = gr.DownloadButton("Table as CSV", visible=False, elem_id="csv")
                 as_png = gr.DownloadButton("Curves as PNG", visible=False, elem_id="png")
 
-    def measure(clip: str | None, models: list[str], gammas: list[str], request: gr.Request) -> Iterator[Any]:
+    def measure(
+        clip: str | None, models: list[str], gammas: list[str], kind: str, request: gr.Request
+    ) -> Iterator[Any]:
         hidden = gr.update(visible=False)
         cells: list[Any] = []
         levels = sorted(float(g) for g in gammas)
         folder = studio.folder
-        for cells, folder in studio.measure(clip, models, levels, request.session_hash or ""):  # noqa: B007
-            yield page.comparison_html(cells), hidden, hidden
+        for cells, folder in studio.measure(  # noqa: B007
+            clip, models, levels, request.session_hash or "", kind
+        ):
+            yield charts.comparison_html(cells), hidden, hidden
         if cells:
             name = Path(clip or "").stem
             (folder / f"{name}_rmse.csv").write_text(to_csv(cells), encoding="utf-8")
@@ -52,9 +61,11 @@ def benchmark_tab(studio: Studio, example: Path | None) -> None:
             files = [
                 gr.update(value=str(folder / f"{name}_rmse.{kind}"), visible=True) for kind in ("csv", "png")
             ]
-            yield page.comparison_html(cells), *files
+            yield charts.comparison_html(cells), *files
 
     try_it.click(lambda: str(example), None, clip, **PAGE)
     outputs = [table, as_csv, as_png]
-    start.click(plainly(measure), [clip, models, gammas], outputs, show_progress_on=[table], **WORK, **PAGE)
+    start.click(
+        plainly(measure), [clip, models, gammas, kind], outputs, show_progress_on=[table], **WORK, **PAGE
+    )
     stop.click(stopper(studio), None, None, **QUICK)

@@ -5,11 +5,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from vdenoise.noise import NOISES
 from vdenoise.studio.filejob import Outcome
 from vdenoise.studio.preview import removed
 from vdenoise.studio.sessions import ADD_NOISE, AS_IT_IS, AUTO, BY_HAND, GAMMA, SIGMA, Settings, Studio
 from vdenoise.web import page
-from vdenoise.web.events import PAGE, QUICK, WORK, default_model, plainly, rgb, stopper, uploads_only
+from vdenoise.web.events import (
+    LOOK,
+    PAGE,
+    QUICK,
+    WORK,
+    default_model,
+    plainly,
+    rgb,
+    stopper,
+    uploads_only,
+)
 
 STILL = 1.5  # seconds between two pictures of a running job
 
@@ -21,7 +32,7 @@ def denoise_tab(studio: Studio, example: Path | None) -> None:
     with gr.Row():
         with gr.Column(scale=4, min_width=320):
             video = uploads_only(
-                gr.Video(label="Noisy video", sources=["upload", "webcam"], height=280, elem_id="source")
+                gr.Video(label="Noisy video", sources=["upload", "webcam"], height=310, elem_id="source")
             )
             try_it = gr.Button(page.USE, size="sm", visible=example is not None, elem_id="example")
             facts = gr.HTML(elem_id="facts")
@@ -39,8 +50,9 @@ def denoise_tab(studio: Studio, example: Path | None) -> None:
                 info="Where the second that you see begins.",
             )  # fmt: skip
             start = gr.Button("Denoise", variant="primary", interactive=False, elem_id="start")
+            leave = gr.Button("Leave the queue", visible=False, elem_id="leave")
             stop = gr.Button("Stop and keep what is done", variant="stop", visible=False, elem_id="stop")
-            status = gr.HTML(elem_id="status")
+            status = gr.HTML(elem_id="status", elem_classes="queued")
         with gr.Column(scale=7, min_width=320):
             with gr.Row(visible=False) as insight:
                 with gr.Column(min_width=280):  # side by side on a desk, one above the other on a phone
@@ -98,9 +110,9 @@ def denoise_tab(studio: Studio, example: Path | None) -> None:
 
     def run(
         video: str | None, model: str, mode: str, unit: str, sigma: float, gamma: float, strength: str,
-        by_hand: float, request: gr.Request,
+        by_hand: float, kind: str, request: gr.Request,
     ) -> Iterator[Any]:  # fmt: skip
-        chosen = Settings(video, model, mode, unit, sigma, gamma, strength, by_hand)
+        chosen = Settings(video, model, mode, unit, sigma, gamma, strength, by_hand, kind)
         last, picture = 0.0, None
         for step in studio.run(chosen, request.session_hash or ""):
             if isinstance(step, Outcome):
@@ -116,21 +128,29 @@ def denoise_tab(studio: Studio, example: Path | None) -> None:
                 news[slider] = rgb(step.before), rgb(step.after)
             yield news
 
-    busy = {start: gr.update(visible=False), stop: gr.update(visible=True)}
-    idle = {start: gr.update(visible=True), stop: gr.update(visible=False)}
-    everything = [facts, slider, found, at, start, stop, status, insight, curve, difference]
+    def only(button: Any) -> dict[Any, Any]:
+        return {each: gr.update(visible=each is button) for each in (start, leave, stop)}
+
+    busy = only(stop)
+    buttons: dict[str, Any] = {"inputs": None, "outputs": [start, leave, stop], **QUICK}
+    everything = [facts, slider, found, at, start, leave, stop, status, insight, curve, difference]
     everything += [results, outcome, before, after, download]
     try_it.click(lambda: (str(example), ADD_NOISE), None, [video, controls[1]], **PAGE)
     opened = video.change(plainly(show_file), video, everything, show_progress_on=[facts], **PAGE)
     opened.failure(lambda: {**clear(), video: None}, None, [*everything, video], **QUICK)
     show: dict[str, Any] = {
         "fn": plainly(show_preview), "inputs": [*settings, at], "outputs": everything,
-        "show_progress_on": [slider], "trigger_mode": "always_last", **WORK, **PAGE,
+        "show_progress_on": [slider], "trigger_mode": "always_last", **LOOK, **PAGE,
     }  # fmt: skip
     opened.success(**show)
     gr.on([*changes, at.release], **show)
-    ended = start.click(plainly(run), settings, everything, show_progress_on=[status], **WORK, **PAGE)
-    ended.then(lambda: idle, None, [start, stop], **QUICK)
+    waiting = start.click(
+        lambda: {**only(leave), status: page.note(page.WAITING)}, None, [*everything], **QUICK
+    )
+    work = waiting.then(plainly(run), settings, everything, show_progress_on=[status], **WORK, **PAGE)
+    work.then(lambda: only(start), **buttons)
+    work.failure(lambda: "", None, status, **QUICK)
+    leave.click(lambda: {**only(start), status: ""}, None, [*everything], cancels=[work], **QUICK)
     stop.click(stopper(studio), None, None, **QUICK)
 
 
@@ -142,6 +162,10 @@ def settings_controls(studio: Studio) -> tuple[list[Any], list[Any]]:
         mode = gr.Radio(
             [AS_IT_IS, ADD_NOISE], value=AS_IT_IS, label="Noise", elem_id="mode",
             info="Clean what noise is there, or spoil a clean clip first: then the true error is known.",
+        )  # fmt: skip
+        kind = gr.Dropdown(
+            list(NOISES), value="gaussian", label="Kind of noise", visible=False, elem_id="kind",
+            info="dust has learned gaussian noise; the others show what it makes of noise that it does not know.",
         )  # fmt: skip
         unit = gr.Radio(
             [SIGMA, GAMMA], value=SIGMA, label="Level as", visible=False,
@@ -175,10 +199,12 @@ def settings_controls(studio: Studio) -> tuple[list[Any], list[Any]]:
 
     def show_levels(mode: str, unit: str) -> Any:
         added = mode == ADD_NOISE
-        return [gr.update(visible=v) for v in (added, added and unit == SIGMA, added and unit == GAMMA)]
+        return [
+            gr.update(visible=v) for v in (added, added, added and unit == SIGMA, added and unit == GAMMA)
+        ]
 
-    gr.on([mode.change, unit.change], show_levels, [mode, unit], [unit, sigma, gamma], **QUICK)
+    gr.on([mode.change, unit.change], show_levels, [mode, unit], [kind, unit, sigma, gamma], **QUICK)
     strength.change(lambda s: gr.update(visible=s == BY_HAND), strength, by_hand, **QUICK)
-    changes = [mode.input, unit.input, sigma.release, gamma.release]
+    changes = [mode.input, kind.input, unit.input, sigma.release, gamma.release]
     changes += [strength.input, by_hand.release, model.input]
-    return [model, mode, unit, sigma, gamma, strength, by_hand], changes
+    return [model, mode, unit, sigma, gamma, strength, by_hand, kind], changes

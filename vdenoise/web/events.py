@@ -11,6 +11,10 @@ from vdenoise.web import page
 
 TROUBLE = (ValueError, OSError, MemoryError, RuntimeError)  # told in one line; RuntimeError is torch's
 WORK: dict[str, Any] = {"concurrency_id": "network", "concurrency_limit": 1}  # one at a time, the rest queues
+LOOK: dict[str, Any] = {
+    "concurrency_id": "preview",
+    "concurrency_limit": 1,
+}  # seconds: not behind somebody's hour
 PAGE: dict[str, Any] = {"api_visibility": "private"}  # the page's own events are no endpoints
 QUICK: dict[str, Any] = {**PAGE, "queue": False, "show_progress": "hidden"}
 
