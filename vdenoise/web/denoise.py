@@ -165,7 +165,7 @@ def settings_controls(studio: Studio) -> tuple[list[Any], list[Any]]:
         )  # fmt: skip
         kind = gr.Dropdown(
             list(NOISES), value="gaussian", label="Kind of noise", visible=False, elem_id="kind",
-            info="dust has learned gaussian noise; the others show what it makes of noise that it does not know.",
+            info="dust has learned gaussian noise; the other kinds are unknown to it.",
         )  # fmt: skip
         unit = gr.Radio(
             [SIGMA, GAMMA], value=SIGMA, label="Level as", visible=False,

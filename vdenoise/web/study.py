@@ -1,4 +1,4 @@
-"""The study, as a page of the app: ``docs/study.md`` where it is there, else where the method was published."""
+"""The study, as a page of the app: ``docs/study.md`` where it is there, else the published paper."""
 
 import base64
 import mimetypes
@@ -9,7 +9,7 @@ from typing import Any
 STUDY = Path(__file__).resolve().parents[2] / "docs" / "study.md"
 PAPER = "https://arxiv.org/abs/2601.17257"
 ADDRESS = "study" if STUDY.exists() else PAPER
-MATHS = [
+MATHS: list[dict[str, str | bool]] = [
     {"left": "$$", "right": "$$", "display": True},
     {"left": "$", "right": "$", "display": False},
 ]
